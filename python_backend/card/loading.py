@@ -6,7 +6,6 @@ import importlib.util
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from card.cores import usable_cores
 from card.engines.calibration import (
@@ -50,16 +49,14 @@ def load_engine(
     graph_rows  rows of passes with a decoder of their own; None: those that the role's passes have
     """
     model = settings.draft if role == "draft" else settings.target
-    speculation = settings.speculation
     is_draft = role == "draft"
     shared = shared_vocabulary(settings.draft.path, settings.target.path) if is_draft else None
     kind = choose_engine(settings, model)
-    branches = speculation.paths
     options = EngineOptions(
         context=settings.limits.context_tokens,
         sessions=settings.cache.slots,
         kept_tokens=settings.cache.kept_tokens,
-        branches=0 if is_draft else branches,
+        branches=0 if is_draft else settings.speculation.paths,
         pending=settings.cache.nodes if is_draft else 0,
         dtype=_dtype(model, kind, is_draft=is_draft),
         weight_group=model.weight_group,
@@ -67,13 +64,12 @@ def load_engine(
         threads_alone=0 if is_draft else threads_alone_of(settings.target),
         device=model.device,
         graph_rows=graph_rows or (_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS),
-        paged=kind == "openvino" and branches == 1 and not is_draft,
         kernels=model.device != "cpu",
         compressed=kind == "openvino",
     )
     memory = CalibrationCache.of_this_service(role, kind, model.path, options)
     threads_alone = options.threads_alone
-    if quickly and options.paged and options.graph_rows:
+    if quickly and kind == "openvino" and not is_draft:
         options = replace(options, threads_alone=0)  # examined with the decoders that come later
     known = memory.recall()
     if known is None:
@@ -90,7 +86,7 @@ def load_engine(
     if shared is None or shared.is_whole:
         return engine
     log.info("%s", shared.note)
-    return cast(Engine, SharedIds(engine, shared))
+    return SharedIds(engine, shared)
 
 
 def load_small_draft(settings: Settings, *, quickly: bool = False) -> Engine | None:
@@ -134,7 +130,7 @@ def _warm_up(engine: ConfigurableEngine, settings: Settings, model: ModelSetting
     exchanged."""
     if choose_engine(settings, model) == "openvino" and not engine.awaits_decoders:
         with phase("warm up", model.path):
-            run_largest_passes(engine, settings.serving.prefill_chunk)
+            run_largest_passes(engine)
 
 
 def _exchange_decoders(

@@ -177,7 +177,8 @@ class FakeEngine:
     def length(self, session: int) -> int:
         return len(self._opened(session).prefix) - 1
 
-    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
+        self.alone = alone
         sessions = [rows.session for rows in batch]
         if not batch or len(set(sessions)) != len(sessions):
             raise Misuse(f"a pass over the sessions {sessions}")

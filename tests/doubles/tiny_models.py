@@ -132,9 +132,11 @@ def reference_logits(model: PreTrainedModel, tokens: Sequence[int]) -> NDArray[n
     return logits[0].numpy()
 
 
-def forward_rows(engine: Engine, batch: Sequence[SequenceTokens]) -> list[NDArray[np.float32]]:
+def forward_rows(
+    engine: Engine, batch: Sequence[SequenceTokens], *, alone: bool = False
+) -> list[NDArray[np.float32]]:
     """One pass; the logits of each session's rows, [rows with logits, vocabulary]."""
-    found = engine.forward(batch)
+    found = engine.forward(batch, alone=alone)
     wanted = [len(rows.tokens) if rows.logits is None else rows.logits for rows in batch]
     return [
         np.stack([logits.row(row) for row in range(count)])
@@ -153,7 +155,12 @@ def opened(engine: Engine) -> Iterator[int]:
 
 
 def read(
-    engine: Engine, session: int, tokens: Sequence[int], chunks: Iterable[int]
+    engine: Engine,
+    session: int,
+    tokens: Sequence[int],
+    chunks: Iterable[int],
+    *,
+    alone: bool = False,
 ) -> NDArray[np.float32]:
     """Append `tokens` to the session's prefix in chunks of these sizes, or of as many as a pass
     takes, the last one repeated.
@@ -166,7 +173,7 @@ def read(
     at = 0
     while at < len(tokens):
         chunk = tokens[at : at + min(size, engine.most_rows)]
-        found += forward_rows(engine, [SequenceTokens(session, chunk)])
+        found += forward_rows(engine, [SequenceTokens(session, chunk)], alone=alone)
         engine.commit_kv(session, range(len(chunk)))
         at += len(chunk)
         size = next(sizes, size)

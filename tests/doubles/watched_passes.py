@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import openvino as ov
 import pytest
@@ -29,10 +30,10 @@ def recorded_passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     run = Runner.run
 
     def recording(
-        runner: Runner, this: Pass, batch: Sequence[SequenceTokens], threads: int, *, exactly: bool
+        runner: Runner, this: Pass, batch: Sequence[SequenceTokens], *how: Any, **and_how: Any
     ) -> list[Logits]:
         passes.append([len(rows.tokens) for rows in batch])
-        return run(runner, this, batch, threads, exactly=exactly)
+        return run(runner, this, batch, *how, **and_how)
 
     monkeypatch.setattr(Runner, "run", recording)
     return passes

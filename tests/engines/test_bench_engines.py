@@ -70,7 +70,7 @@ def test_a_target_that_is_loaded_as_served_serves_fewer_threads_too(
     served: Any = pair.on("target", 1, spreads=True)
     on_one: Any = pair.on("target", 1)
     assert on_one.model is served.model
-    assert (on_one.threads, on_one.options.threads_alone) == (1, 0)
+    assert (on_one.threads(alone=True), on_one.options.threads_alone) == (1, 0)
     assert on_one.row_invariant
     assert on_one.row_costs_ms
     on_three: Any = pair.on("target", 3)

@@ -32,10 +32,9 @@ CLOSE = 1e-4
 WAYS: list[dict[str, Any]] = [
     {"branches": 1},
     {"branches": 0, "pending": 256},
-    {"paged": True, "graph_rows": (1, 4, 16, 64)},
-    {"paged": True},
+    {"branches": 1, "graph_rows": (1, 4, 16, 64)},
 ]
-"""How a session's places are looked up: chains, growing trees and, OpenVINO's alone, pages."""
+"""Chains, growing trees and, OpenVINO's alone, passes of fixed numbers of rows."""
 
 TEXT = random_tokens(100)
 PREFIX = 90

@@ -30,10 +30,8 @@ OPTIONS = EngineOptions(
     threads=1,
     threads_alone=2,
     graph_rows=(1, 8, 64),
-    paged=True,
     compressed=True,
 )
-UNDER_MASKS = replace(OPTIONS, paged=False, graph_rows=(1, 4), threads_alone=0)
 TEXT = random_tokens(60)
 ROUNDING = 0.05
 """Of the logits' spread: inputs are rounded to eight bits, and these models are sharp."""
@@ -58,16 +56,15 @@ def spread_between(one: NDArray[np.float32], other: NDArray[np.float32]) -> floa
 @pytest.mark.parametrize(
     ("kind", "stored"), [("Q4_0", {"u4"}), ("Q4_1", {"u4", "f32", "u8"}), ("Q8_0", {"u8"})]
 )
-@pytest.mark.parametrize("options", [OPTIONS, UNDER_MASKS], ids=["paged", "masks"])
 def test_a_gguf_file_is_computed_with_its_own_codes(
-    tmp_path: Path, kind: str, stored: set[str], options: EngineOptions
+    tmp_path: Path, kind: str, stored: set[str]
 ) -> None:
     file = gguf(tmp_path, kind)
-    engine = OpenVinoEngine.load(file, options)
-    apart = OpenVinoEngine.load(file, replace(options, graph_rows=()))
+    engine = OpenVinoEngine.load(file, OPTIONS)
+    apart = OpenVinoEngine.load(file, replace(OPTIONS, graph_rows=()))
     # Of Q4_1 small matrices are in bytes; the head is not, and its remainders are a product.
     assert product_types(apart.model.decoders[ANY_ROWS].graph).keys() == stored
-    unpacked = OpenVinoEngine.load(file, replace(options, dtype="float32", compressed=False))
+    unpacked = OpenVinoEngine.load(file, replace(OPTIONS, dtype="float32", compressed=False))
     found, expected = (read_alone(one, TEXT, [32, 1, 4]) for one in (engine, unpacked))
     assert spread_between(found, expected) < ROUNDING
 
@@ -115,7 +112,6 @@ def test_attention_reads_float16_from_the_memory_of_our_pages(tmp_path: Path) ->
     """Not from a widened copy of the plugin's, which would never be given back."""
     engine = OpenVinoEngine.load(gguf(tmp_path, "Q4_1"), OPTIONS)
     pages = engine.model.pages
-    assert pages is not None
     assert pages.kind == ov.Type.f16
     with opened(engine) as session:
         read(engine, session, TEXT, [64])

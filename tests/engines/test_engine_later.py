@@ -23,7 +23,7 @@ from card.engines.row_costs import RowCosts
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 OPTIONS = EngineOptions(
-    context=512, sessions=2, threads=1, graph_rows=(1, 4, 16, 64), paged=True, compressed=True
+    context=512, sessions=2, threads=1, graph_rows=(1, 4, 16, 64), compressed=True
 )
 
 

@@ -1,4 +1,4 @@
-"""Paged attention: what its pages hold, how passes share it, and when it is used."""
+"""Paged attention: what its pages hold, and how passes share it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import pytest
 import tiny_models
 from real_pair import TARGET
 from this_processor import skip_unless_computed_in
-from tiny_models import SLIDING_WINDOW, random_tokens
+from tiny_models import SLIDING_WINDOW, forward_rows, opened, random_tokens, read
 from watched_passes import recorded_passes
 
 from card.engines import EngineError, SequenceTokens
 from card.engines.architecture import read_architecture
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.paged.cache import PagedCache, PageMemory
+from card.engines.openvino.pages import PagedCache, PageMemory, pages_of
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.prefix_cache import BLOCK
+from card.engines.torch.engine import TorchEngine
 from card.loading import load_engine
 from card.settings import load_settings
 
@@ -33,7 +34,6 @@ OPTIONS = EngineOptions(
     dtype="float32",
     threads=1,
     graph_rows=(1, 4, 16, 64),
-    paged=True,
 )
 TEXT = random_tokens(100)
 CLOSE = 1e-4
@@ -46,22 +46,27 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("dtype", "close"), [("float32", CLOSE), ("bfloat16", 0.3)])
-def test_a_trained_target_says_what_it_says_under_masks(dtype: Dtype, close: float) -> None:
+def test_a_trained_target_says_what_it_says_in_torch(dtype: Dtype, close: float) -> None:
     skip_unless_computed_in(dtype)
-    paged = replace(OPTIONS, context=512, dtype=dtype, compressed=True)
-    engines = [
-        OpenVinoEngine.load(TARGET, options) for options in (paged, replace(paged, paged=False))
-    ]
+    options = replace(OPTIONS, context=512, dtype=dtype, compressed=True)
+    engines = [kind.load(TARGET, options) for kind in (OpenVinoEngine, TorchEngine)]
     text = random_tokens(300, vocabulary=engines[0].vocabulary)
     found, expected = (tiny_models.read_alone(engine, text, [64, 4, 1, 3]) for engine in engines)
     assert np.abs(found - expected).max() < close
     assert (found.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.97
 
 
+def test_padded_rows_have_the_same_bits(checkpoint: Path) -> None:
+    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
+    expected = tiny_models.read_alone(engine, TEXT, [1])
+    padded = engine.reconfigured(replace(OPTIONS, row_multiple=4))
+    np.testing.assert_array_equal(tiny_models.read_alone(padded, TEXT, [1, 3, 64]), expected)
+
+
 def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     expected = tiny_models.read_alone(engine, TEXT, [1])
-    for buffers in engine.model.pages._buffers.values():  # type: ignore[union-attr]
+    for buffers in engine.model.pages._buffers.values():
         buffers[...] = 1e4
     np.testing.assert_array_equal(tiny_models.read_alone(engine, TEXT, [16, 1, 4, 40]), expected)
 
@@ -95,27 +100,49 @@ def test_more_rows_than_a_decoder_takes_are_refused(checkpoint: Path) -> None:
         engine.forward([SequenceTokens(session, TEXT[:65])])
 
 
+def test_a_tree_that_no_decoder_takes_with_its_copies_is_computed_row_by_row(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a page that two branches fill each has its own, and the second one lacks the rows that
+    they share."""
+    engine = OpenVinoEngine.load(checkpoint, replace(OPTIONS, branches=2))
+    shared, branch, other = TEXT[10:50], TEXT[50:60], [token ^ 1 for token in TEXT[50:60]]
+    parents = [*range(-1, 49), 39, *range(50, 59)]
+    passes = recorded_passes(monkeypatch)
+    with opened(engine) as session:
+        read(engine, session, TEXT[:10], [10])
+        passes.clear()
+        rows = SequenceTokens(session, [*shared, *branch, *other], parents)
+        (found,) = forward_rows(engine, [rows])
+        engine.commit_kv(session, [*range(40), *range(50, 60)])
+        (behind,) = forward_rows(engine, [SequenceTokens(session, TEXT[60:64])])
+    assert passes[:60] == [[1]] * 60
+    for at, path in ((50, [*shared, *branch]), (60, [*shared, *other])):
+        expected = tiny_models.read_alone(engine, [*TEXT[:10], *path, *TEXT[60:64]], [1])
+        np.testing.assert_array_equal(found[at - 10 : at], expected[50:60])
+    np.testing.assert_array_equal(found[:40], expected[10:50])
+    np.testing.assert_array_equal(behind, expected[60:])
+
+
 def test_a_text_takes_no_pages_for_being_kept(tmp_path: Path) -> None:
     tiny_models.save(tmp_path, "qwen3")
-    memory = PageMemory(read_architecture(tmp_path), 12, ov.Type.f32)
-    kv, kept = PagedCache(memory, 3, 4 * BLOCK), 2
-    kv.make_writable(0, np.arange(3 * BLOCK))
-    written = kv.table[0, :2].tolist()
+    options = replace(OPTIONS, sessions=2, kept_tokens=4 * BLOCK)
+    memory = PageMemory(read_architecture(tmp_path), pages_of(options), ov.Type.f32)
+    kv, kept = PagedCache(memory, options), 2
+    pages = kv.free_pages
+    kv.table[0, :3] = written = [kv.take() for _ in range(3)]
     kv.copy(0, 0, 2 * BLOCK, range(kept, kept + 1), BLOCK)
-    assert kv.free_pages == 9
+    assert kv.free_pages == pages - 3
     kv.release(0)
-    assert kv.free_pages == 10
+    assert kv.free_pages == pages - 2
     kv.copy(kept, BLOCK, 3 * BLOCK, range(2), 0)
-    assert kv.table[:2, :2].tolist() == [written, written]
-    kv.make_writable(1, np.array([BLOCK - 1, BLOCK]))  # of another text that begins in this lane
-    assert kv.free_pages == 8
-    assert not set(written) & set(kv.table[1, :2].tolist())
+    assert kv.table[:2, :2].tolist() == [written[:2], written[:2]]
     for lane in range(3):
         kv.release(lane)
-    assert kv.free_pages == 12
+    assert kv.free_pages == pages
 
 
-# --- when it is used ------------------------------------------------------------------------------
+# --- how models are loaded ------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -130,13 +157,14 @@ def pair(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_both_models_have_it_and_queries_for_subtrees_have_masks(pair: dict[str, Any]) -> None:
-    chosen = load_settings(**pair)
-    for role in ("target", "draft"):
-        assert load_engine(chosen, role).options.paged  # type: ignore[attr-defined]
-    engine = load_engine(load_settings(**pair, speculation={"query": "subtree"}), "target")
-    assert engine.row_invariant
-    assert not engine.options.paged  # type: ignore[attr-defined]
+def test_a_target_of_subtrees_has_the_bits_of_one_of_chains(pair: dict[str, Any]) -> None:
+    engines = [
+        load_engine(load_settings(**pair, speculation={"query": query}), "target")
+        for query in ("chain", "subtree")
+    ]
+    assert all(engine.row_invariant for engine in engines)
+    found, expected = (tiny_models.read_alone(engine, TEXT, [20, 1, 4]) for engine in engines)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_decoders_that_were_not_compiled_are_compiled_when_they_are_wanted(
@@ -158,6 +186,6 @@ def test_a_cache_that_the_system_has_no_room_for_is_refused_by_its_settings(
     def no_room(*_: object, **__: object) -> NoReturn:
         raise OSError("Cannot allocate memory")
 
-    monkeypatch.setattr("card.engines.openvino.paged.cache.mmap.mmap", no_room)
+    monkeypatch.setattr("card.engines.openvino.pages.mmap.mmap", no_room)
     with pytest.raises(EngineError, match=r"cache\.slots"):
         OpenVinoEngine.load(checkpoint, OPTIONS)

@@ -19,8 +19,8 @@ class Machine(ThreadLimit):
         self.limits: list[int] = []
         self.now_s = self.others_s = 0.0
 
-    def threads(self, most: int, graphs: int = 1) -> PassThreads:
-        return PassThreads(self, most, graphs, lambda: self.now_s, lambda: self.others_s)
+    def threads(self, most: int) -> PassThreads:
+        return PassThreads(self, most, lambda: self.now_s, lambda: self.others_s)
 
     def set(self, threads: int) -> None:
         self.limits.append(threads)
@@ -49,14 +49,6 @@ def test_where_cores_are_busy_some_passes_try_and_then_many_do_not() -> None:
     machine = Machine(others_share=0.01)
     threads = machine.threads(2)
     assert machine.passes(threads, 2 * (FEW + ALL)) == {1: 2 * FEW, 2: 2 * ALL}
-
-
-def test_graphs_share_what_notes_may_take() -> None:
-    """Or a process would grow whenever more of them than ever before are used in turns."""
-    machine = Machine(others_share=0.1)
-    graphs = [machine.threads(2, graphs=8) for _ in range(8)]
-    assert [machine.passes(graph, FEW // 8) for graph in graphs] == [{1: FEW // 8}] * 8
-    assert [machine.passes(graph, 1) for graph in graphs] == [{2: 1}] * 8
 
 
 @pytest.mark.parametrize(("share", "tries"), [(2.9, ALL), (3.1, 1)])

@@ -107,26 +107,23 @@ def test_an_engine_that_no_padding_cures_is_not_marked(
     assert not make_row_invariant(unchecked).row_invariant
 
 
-@pytest.mark.parametrize("spoils", ["paged", "compressed"])
+@pytest.mark.parametrize("spoils", ["nothing", "compressed"])
 def test_the_first_way_that_keeps_rows_independent_is_taken_and_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoils: str
 ) -> None:
-    """Matrices that stay compressed are tried first, and pages before masks."""
+    """Matrices that stay compressed are tried first."""
     tiny_models.build(tiny_models.FAMILIES["qwen2"]).bfloat16().save_pretrained(tmp_path)
-    options = EngineOptions(
-        context=128, sessions=3, dtype="float32", threads=1, paged=True, compressed=True
-    )
-    tried: list[tuple[bool, bool]] = []
+    options = EngineOptions(context=128, sessions=3, dtype="float32", threads=1, compressed=True)
+    tried: list[bool] = []
 
     def depends_on_it(engine: ConfigurableEngine) -> bool:
-        tried.append((engine.options.compressed, engine.options.paged))
-        return not getattr(engine.options, spoils) and check_row_invariance(engine)
+        tried.append(engine.options.compressed)
+        return not getattr(engine.options, spoils, False) and check_row_invariance(engine)
 
     monkeypatch.setattr(choice, "check_row_invariance", depends_on_it)
     engine = make_row_invariant(OpenVinoEngine.load(tmp_path, options))
     assert engine.row_invariant
     assert tried == sorted(tried, reverse=True)
-    assert engine.options.paged == (spoils != "paged")
     stored = {name for one in engine.model.decoders.values() for name in product_types(one.graph)}
     assert stored == ({"f32"} if spoils == "compressed" else {"bf16"})
     found = Calibration.of(engine.options, RowCosts({1: 1.0}))

@@ -13,12 +13,11 @@ from card.engines import Logits, Ranking, SequenceTokens
 from card.engines.calibration import drop
 from card.engines.layout import SHORT
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.graph import ANY_ROWS
 from card.engines.options import DRAFT_ROWS, EngineOptions
 from card.engines.warm_up import run_largest_passes
 
-SESSIONS, CONTEXT, CHUNK = 3, 200, 64
-GRAPHS = (1, 4)
+SESSIONS, CONTEXT = 3, 200
+GRAPHS = (1, 4, SHORT, 64)
 
 
 class RecordedEngine(OpenVinoEngine):
@@ -26,10 +25,10 @@ class RecordedEngine(OpenVinoEngine):
 
     passes: list[list[tuple[int, int]]]
 
-    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
         assert all(rows.wanted <= len(rows.tokens) for rows in batch)
         self.passes.append([(self.length(rows.session), len(rows.tokens)) for rows in batch])
-        return super().forward(batch)
+        return super().forward(batch, alone=alone)
 
 
 @pytest.fixture(params=[0, 1, 2], ids=["trees", "chains", "branches"])
@@ -42,16 +41,11 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> RecordedEngine:
         pending=32,
         dtype="float32",
         threads=1,
-        graph_rows=GRAPHS if request.param else (*GRAPHS, SHORT, CHUNK),
+        graph_rows=GRAPHS,
     )
     engine = recorded(OpenVinoEngine.load(tmp_path, options))
-    run_largest_passes(cast(OpenVinoEngine, engine), CHUNK, stopped_clock)
+    run_largest_passes(cast(OpenVinoEngine, engine))
     return engine
-
-
-def stopped_clock() -> float:
-    """A busy machine reads no less of a text."""
-    return 0.0
 
 
 def recorded(loaded: OpenVinoEngine) -> RecordedEngine:
@@ -62,36 +56,17 @@ def recorded(loaded: OpenVinoEngine) -> RecordedEngine:
 
 def block_sizes(engine: OpenVinoEngine) -> dict[tuple[int, str], int]:
     """Elements of every block of memory by decoder and input."""
-    runners = engine._runners
     return {
         (rows, name): block.size
-        for rows, runner in {ANY_ROWS: runners._any, **dict(runners._fixed)}.items()
-        if runner is not None
+        for rows, runner in engine._runners
         for name, block in runner._inputs._memory.items()
     }
 
 
-def test_the_whole_context_all_sessions_and_every_graph_are_met(engine: RecordedEngine) -> None:
-    if engine.options.grows_trees:  # with paged attention no place takes more memory than another
-        shared, *others = engine.passes
-        assert shared == [(0, SHORT)] * SESSIONS
-        assert others == [[(0, rows)] for rows in engine.options.graph_rows]
-        return
-    end = CONTEXT - SHORT
-    prefill, others = engine.passes[:3], engine.passes[3:]
-    assert prefill == [[(0, 64)], [(64, 64)], [(128, 56)]]
-    assert others == [[(end, SHORT), (0, SHORT), (0, SHORT)], [(end, 1)], [(end, 4)]]
-
-
-def test_a_context_that_takes_long_to_read_is_not_read_to_its_end(engine: RecordedEngine) -> None:
-    if engine.options.grows_trees:
-        pytest.skip("it is not read at all")
-    clock = iter(0.2 * tick for tick in range(100))
-    engine.passes.clear()
-    run_largest_passes(cast(OpenVinoEngine, engine), CHUNK, lambda: next(clock))
-    prefill, shared, *_ = engine.passes
-    assert prefill == [(0, 64)]
-    assert shared[0] == (64, SHORT)
+def test_all_sessions_and_every_graph_are_met(engine: RecordedEngine) -> None:
+    shared, *others = engine.passes
+    assert shared == [(0, SHORT)] * SESSIONS
+    assert others == [[(0, rows)] for rows in GRAPHS]
 
 
 def test_no_later_pass_needs_more_memory_for_its_inputs(engine: RecordedEngine) -> None:
@@ -126,7 +101,7 @@ def test_a_draft_of_one_slot_meets_all_the_rows_it_may_grow_by(
         context=CONTEXT, sessions=1, branches=0, pending=32, dtype="float32", threads=1
     )
     engine = recorded(OpenVinoEngine.load(tmp_path, options))
-    run_largest_passes(cast(OpenVinoEngine, engine), CHUNK)
+    run_largest_passes(cast(OpenVinoEngine, engine))
     assert [(0, most)] in engine.passes
     before = block_sizes(engine)
     session = engine.open_session()
@@ -141,7 +116,7 @@ def test_many_sessions_share_a_pass_however_few_rows_it_may_have(tmp_path: Path)
         context=CONTEXT, sessions=9, dtype="float32", threads=1, compressed=True
     )
     engine = OpenVinoEngine.load(tmp_path, options)
-    run_largest_passes(engine, CHUNK, stopped_clock)
+    run_largest_passes(engine)
     before = block_sizes(engine)
     sessions = [engine.open_session() for _ in range(9)]
     for start in range(0, CONTEXT - SHORT, 46):

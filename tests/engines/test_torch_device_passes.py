@@ -155,9 +155,9 @@ def test_the_check_of_rows_ends_when_its_time_is_over(
     passes: list[int] = []
     forward = CapturedEngine.forward
 
-    def counted(this: CapturedEngine, batch: list[SequenceTokens]) -> list[Any]:
+    def counted(this: CapturedEngine, batch: list[SequenceTokens], *, alone: bool) -> list[Any]:
         passes.append(len(batch))
-        return forward(this, batch)
+        return forward(this, batch, alone=alone)
 
     monkeypatch.setattr(CapturedEngine, "forward", counted)
     monkeypatch.setattr(CapturedEngine, "examination_s", 0.0)

@@ -52,6 +52,14 @@ def test_without_tensorrt_llm_nothing_begins(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_python_that_lacks_a_package_is_told_where_they_are_listed(tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    done = run(tmp_path / "venv/bin/python3", "--results", tmp_path / "found.json")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "requirements/gpu.txt" in done.stderr
+
+
 def test_a_package_that_triton_would_not_find_is_asked_for(tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     packages = next((tmp_path / "venv/lib").glob("python*")) / "site-packages"

@@ -71,4 +71,4 @@ def texts_of(file: Path, model: ModelFiles, vocabulary: int) -> list[Sequence[in
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command(help=__doc__)(main)
-    app()
+    app(prog_name="scripts/ngrams")

@@ -2,6 +2,7 @@
 
 `layout`  which bytes mean what, and who alone writes them
 `pool`    the shared file: created by `card`, found by the engines, locked
+`header`  its first bytes: session ids, heartbeats, what engines and `preprocessing` count
 `home`    the directory that it lies in, which is private, and how what is left over is swept
 `request` what a session decodes and how
 `slot`    what every role may read; `card_slot` opens and closes, `target_slot` commits,

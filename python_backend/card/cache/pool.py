@@ -18,7 +18,6 @@ import os
 import platform
 import secrets
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +26,10 @@ from numpy.typing import NDArray
 from card.cache.bell import Bell
 from card.cache.card_slot import CardSlot
 from card.cache.draft_slot import DraftSlot
+from card.cache.header import MOST_EPOCHS, Header
 from card.cache.home import check_named, home_of, is_private
 from card.cache.layout import (
-    BEATING,
-    ENGINES,
     MAGIC,
-    EngineState,
     Geometry,
     SlotState,
     header_dtype,
@@ -41,13 +38,9 @@ from card.cache.layout import (
 )
 from card.cache.record import Record
 from card.cache.remote_slot import RemoteSlot
-from card.cache.request import digest_of, digest_words
+from card.cache.request import digest_words
 from card.cache.target_slot import TargetSlot
 
-_EPOCH_SHIFT = 48
-_STRIDE_BITS = 24
-_KEY_BYTES = 32
-_MOST_EPOCHS = 1 << (63 - _EPOCH_SHIFT)
 _ATTEMPTS = 100
 """Sweeps that may come between the steps of making one pool."""
 
@@ -56,13 +49,13 @@ class PoolError(RuntimeError):
     """The pool cannot be created or opened; the message says why and what to do."""
 
 
-class Pool:
+class Pool(Header):
     """The mapped file. `Pool.create` is for `card`; everybody else opens it.
 
     Attributes:
         path: the file.
         geometry: sizes of its slots.
-        header: [1] structured array (see `layout.header_dtype`).
+        header: [1] structured array (see `layout.header_dtype`); `Header` tells what it says.
         slot_bell: rung by `card` whenever it opened or closed a slot, or took the pool over, and by
             the target when it wants candidates of a draft that it had stopped.
         commit_bell: rung by the target when a session begins, ends, or is let go.
@@ -76,7 +69,7 @@ class Pool:
         self.geometry = geometry
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, pool_bytes(geometry))
-        self.header = np.frombuffer(self._map, header_dtype(), count=1)
+        super().__init__(np.frombuffer(self._map, header_dtype(), count=1))
         self.slot_bell = Bell(self.header["slot_bell"])
         self.commit_bell = Bell(self.header["commit_bell"])
         at = header_dtype().itemsize
@@ -107,11 +100,8 @@ class Pool:
                 f"cannot create the cache pool under {directory}: {error}; "
                 f"it needs {pool_bytes(geometry)} writable bytes there"
             ) from error
-        header = pool.header[0]
-        header["epoch"] += 1
-        header["card_pid"] = 0  # nothing has been heard of this one yet
+        pool.begin_epoch()
         pool.slots["state"][pool.slots["state"] != SlotState.FREE] = SlotState.CLOSED
-        header["next_session_id"] = (int(header["epoch"]) << _EPOCH_SHIFT) + 1
         pool.slot_bell.ring()
         return pool
 
@@ -203,7 +193,7 @@ class Pool:
     def _is_ours(self) -> bool:
         return bool(
             self.header["magic"][0] == MAGIC
-            and 0 <= self.epoch < _MOST_EPOCHS
+            and 0 <= self.epoch < MOST_EPOCHS
             and tuple(self.header["geometry"][0].tolist()) == self.geometry.words()
         )
 
@@ -218,120 +208,6 @@ class Pool:
     def unlink(self) -> None:
         """Remove the file and its directory."""
         shutil.rmtree(self.path.parent, ignore_errors=True)
-
-    # --- epoch, session ids, key --------------------------------------------------------------
-
-    @property
-    def epoch(self) -> int:
-        """Raised by every `card` that takes the pool over."""
-        return int(self.header["epoch"][0])
-
-    def new_session_id(self) -> int:
-        """A session id never used before; higher epochs give higher numbers. `card` only.
-
-        Strides are random, so that nobody can name a session that is not theirs.
-        """
-        header = self.header[0]
-        session_id = int(header["next_session_id"])
-        header["next_session_id"] = session_id + 1 + secrets.randbits(_STRIDE_BITS)
-        return session_id
-
-    def new_key(self) -> str:
-        """Draw the key that admits engines; only its digest stays in the pool. `card` only."""
-        key = secrets.token_hex(_KEY_BYTES)
-        self.header["key_digest"][0] = digest_words(digest_of(key))
-        return key
-
-    def admits(self, key: str) -> bool:
-        """Whether `key` is the one that `card` drew."""
-        if len(key) != 2 * _KEY_BYTES:  # a digest of anything longer is work for strangers
-            return False
-        expected = self.header["key_digest"][0].tobytes()
-        return secrets.compare_digest(digest_of(key), expected)
-
-    # --- heartbeats ---------------------------------------------------------------------------
-
-    def beat(self, process: str, state: EngineState | None = None) -> None:
-        """Tell that `process` (this one, of `BEATING`) lives, and what it does if it is an engine.
-
-        Its id comes last: who reads it reads no time of its predecessor.
-        """
-        _check_beating(process)
-        header = self.header[0]
-        if state is not None:
-            header[f"{process}_state"] = state
-        header[f"{process}_heartbeat_ns"] = time.monotonic_ns()
-        header[f"{process}_pid"] = os.getpid()
-
-    def pid(self, process: str) -> int:
-        """Whose beats these are; 0 before the first."""
-        _check_beating(process)
-        return int(self.header[f"{process}_pid"][0])
-
-    def silence_s(self, process: str) -> float:
-        """Seconds since the last heartbeat of `process` (infinite if it never beat)."""
-        _check_beating(process)
-        last = int(self.header[f"{process}_heartbeat_ns"][0])
-        return (time.monotonic_ns() - last) / 1e9 if last else float("inf")
-
-    # --- engines ------------------------------------------------------------------------------
-
-    def engine_state(self, engine: str) -> EngineState:
-        """What `engine` says of itself; what is no state at all is none that helps anybody."""
-        try:
-            return EngineState(int(self.header[f"{engine}_state"][0]))
-        except ValueError:
-            return EngineState.ABSENT
-
-    def is_alive(self, engine: str, timeout_s: float) -> bool:
-        """Whether `engine` is attached and was heard within `timeout_s`."""
-        attached = self.engine_state(engine) is EngineState.ATTACHED
-        return attached and self.silence_s(engine) <= timeout_s
-
-    def stop_draft(self, *, stopped: bool) -> None:
-        """Whether the draft leaves all sessions of CARD alone for now; the target's word."""
-        self.header["draft_stopped"] = stopped
-
-    @property
-    def draft_stopped(self) -> bool:
-        return bool(self.header["draft_stopped"][0])
-
-    @property
-    def draft_pass_ms(self) -> float:
-        """What a pass of the draft takes while nobody else computes; 0: it has not said."""
-        return float(self.header["draft_pass_ms"][0])
-
-    def tell_draft_pass(self, ms: float) -> None:
-        """The draft's word on that."""
-        self.header["draft_pass_ms"] = ms
-
-    def count_pass(self) -> None:
-        """The target made one more pass."""
-        self.header["target_passes"] += 1
-
-    @property
-    def target_passes(self) -> int:
-        return int(self.header["target_passes"][0])
-
-    # --- refusals -----------------------------------------------------------------------------
-
-    @property
-    def refusals(self) -> NDArray[np.int64]:
-        """[MAX_REFUSALS] int64, a live view: requests that `preprocessing` refused, by reason."""
-        return self.header["refusals"][0]  # type: ignore[no-any-return]
-
-    def count_refusal(self, reason: int) -> None:
-        """`preprocessing` only."""
-        self.header["refusals"][0, reason] += 1
-
-    def count_denial(self, engine: str) -> None:
-        """Count one attach request without the key; for `engine` alone."""
-        self.header[f"{engine}_denials"] += 1
-
-    @property
-    def denials(self) -> int:
-        """Attach requests without the key that the engines refused."""
-        return sum(int(self.header[f"{engine}_denials"][0]) for engine in ENGINES)
 
     # --- slots --------------------------------------------------------------------------------
 
@@ -372,8 +248,3 @@ def pool_bytes(geometry: Geometry) -> int:
 
 def _abandoned_bytes(geometry: Geometry) -> int:
     return whole_lines(geometry.places * np.dtype(np.int64).itemsize)
-
-
-def _check_beating(process: str) -> None:
-    if process not in BEATING:
-        raise ValueError(f"process {process!r} is unknown; allowed: {', '.join(BEATING)}")

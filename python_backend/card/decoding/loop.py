@@ -21,7 +21,7 @@ from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
 from card.speculation.acceptance import VerifyResult
-from card.speculation.control import Outcome, Plan
+from card.speculation.control import Outcome, Plan, Share
 from card.speculation.ngram_memory import NgramMemory
 from card.speculation.sources import make_sources
 
@@ -105,8 +105,8 @@ class TargetLoop:
         plan = self._plan(streaming, reading, draft_lives=draft_lives)
         turns = self._propose(streaming, reading, plan)
         queried = time.perf_counter_ns()
-        self._engine.alone = not (draft_lives and self._draft_computes(streaming))
-        logits = self._engine.forward([turn.rows for turn in turns])
+        alone = not (draft_lives and self._draft_computes(streaming))
+        logits = self._engine.forward([turn.rows for turn in turns], alone=alone)
         forwarded = time.perf_counter_ns()
         results = [self._verify(*pair) for pair in zip(turns, logits, strict=True)]
         for turn, result, rows in zip(turns, results, logits, strict=True):
@@ -152,6 +152,9 @@ class TargetLoop:
     ) -> Plan:
         """What the pass does for each of those that stream, beside those that read their prompts;
         the draft hears of it."""
+        if not any(session.queries for session in (*streaming, *reading)):
+            self._tell_stopped()
+            return Plan([Share(drafts=False, num_rows=1, ngram_tokens=0) for _ in streaming])
         most_rows = self._prefill.rows_of_streams(len(reading)) if reading else None
         plan = self._control.plan(
             streaming,
@@ -282,7 +285,7 @@ class TargetLoop:
             for turn, result in zip(turns, results, strict=True)
             if turn.query is not None
         ]
-        if pairs:
+        if any(session.queries for session, _ in pairs):
             sessions, outcomes = zip(*pairs, strict=True)
             self._control.observe(plan, sessions, outcomes, seconds, waited_s)
 

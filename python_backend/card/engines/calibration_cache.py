@@ -91,12 +91,10 @@ class Calibration(_Record):
 
     row_multiple: Annotated[int, Field(ge=1)]
     graph_rows: tuple[Annotated[int, Field(ge=1)], ...]
-    paged: bool
     compressed: bool
     smoothing: bytes
     threads_alone: Annotated[int, Field(ge=0)]
     pass_ms: Annotated[dict[Annotated[int, Field(ge=1)], _Milliseconds], Field(min_length=1)]
-    change_ms: _Milliseconds
     alone_share: Annotated[float, Field(gt=0, le=1)]
     settled: bool
 
@@ -105,12 +103,10 @@ class Calibration(_Record):
         return cls(
             row_multiple=options.row_multiple,
             graph_rows=options.graph_rows,
-            paged=options.paged,
             compressed=options.compressed,
             smoothing=options.smoothing,
             threads_alone=options.threads_alone,
             pass_ms=costs.pass_ms,
-            change_ms=costs.change_ms,
             alone_share=costs.alone_share,
             settled=settled,
         )
@@ -121,7 +117,6 @@ class Calibration(_Record):
             options,
             row_multiple=self.row_multiple,
             graph_rows=self.graph_rows,
-            paged=self.paged,
             compressed=self.compressed,
             smoothing=self.smoothing,
             threads_alone=min(self.threads_alone, options.threads_alone),
@@ -129,7 +124,7 @@ class Calibration(_Record):
 
     @property
     def costs(self) -> RowCosts:
-        return RowCosts(dict(self.pass_ms), self.change_ms, self.alone_share)
+        return RowCosts(dict(self.pass_ms), self.alone_share)
 
 
 class _Entry(_Record):

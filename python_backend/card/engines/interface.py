@@ -73,13 +73,7 @@ class Logits(Protocol):
 
 
 class Engine(Protocol):
-    """A loaded model. One thread uses it; sessions are small integers.
-
-    alone  whether nobody else computes now, so that a pass may take cores that it otherwise leaves
-           to the other model; its bits are the same
-    """
-
-    alone: bool
+    """A loaded model. One thread uses it; sessions are small integers."""
 
     @property
     def vocabulary(self) -> int: ...
@@ -106,7 +100,7 @@ class Engine(Protocol):
 
     @property
     def alone_share(self) -> float:
-        """Measured share of its time that a pass of one row takes while `alone`."""
+        """Measured share of its time that a pass of one row takes while nobody else computes."""
 
     def open_session(self, text: Text = (), salt: bytes = b"") -> int:
         """A fresh session. Its prefix is as much of `text` as was remembered with the same salt:
@@ -121,8 +115,12 @@ class Engine(Protocol):
     def length(self, session: int) -> int:
         """Positions of the confirmed prefix."""
 
-    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
-        """One pass over the rows of all sessions in `batch`, which holds each at most once."""
+    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
+        """One pass over the rows of all sessions in `batch`, which holds each at most once.
+
+        alone  whether nobody else computes now, so that the pass may take cores that it otherwise
+               leaves to the other model; its bits are the same
+        """
 
     def commit_kv(
         self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()

@@ -23,25 +23,21 @@ class EngineOptions:
 
     context        positions per session
     sessions       most sessions at once
-    branches       most root-to-leaf paths per pass (chains); 0: a growing tree instead
+    branches       most root-to-leaf paths of a session's rows; 0: a growing tree instead
     pending        most unconfirmed entries of a growing tree
     dtype          ``auto`` is bfloat16 where the processor computes in it, else float32 (on a
                    CUDA device: else float16); ``int8`` and ``int4`` quantise matrices (OpenVINO)
     weight_group   inputs that share a scale in ``int8`` and ``int4``
     threads        threads of one pass; 0: as the process has them
-    threads_alone  threads of one pass while nobody else computes (`Engine.alone`); 0: the same
+    threads_alone  threads of one pass while nobody else computes; 0: the same
     row_multiple   rows of a chain are padded to a multiple of this
     device         ``cpu``, ``cuda`` (the first) or ``cuda:N``
     graph_rows     passes of one session with so many rows, or fewer padded to them, are prepared
-                   for once at load (OpenVINO), if copies of the weights have room
-    paged          rows may look places up by themselves instead of under masks (OpenVINO, passes of
-                   single chains, if then rows are independent; those of growing trees always do)
+                   for once at load (OpenVINO)
     kernels        a device's passes may run on kernels of our own (torch), if Triton is there
     compressed     matrices of few bits, and in float32 of sixteen, may stay as they are stored
                    (OpenVINO), if then rows are independent
     kept_tokens    of texts whose KV is kept for those that begin alike, at most
-    near_bytes     copies of the weights that take no more than this, all together, stay in a cache
-                   near the core: then each decoder has its own (OpenVINO)
     smoothing      of compressed matrices, as a load before found it (`SmoothedCheckpoint`); empty:
                    it is to be found
     """
@@ -57,11 +53,9 @@ class EngineOptions:
     row_multiple: int = 1
     device: str = "cpu"
     graph_rows: tuple[int, ...] = ()
-    paged: bool = False
     kernels: bool = False
     compressed: bool = False
     kept_tokens: int = 0
-    near_bytes: int = 32 << 20
     smoothing: bytes = b""
 
     @property

@@ -22,12 +22,10 @@ class RowCosts:
     """What a pass of one session costs on this machine.
 
     pass_ms      milliseconds by number of rows, of passes that follow one of the same number
-    change_ms    milliseconds more if the pass before had another number of rows
     alone_share  share of its time that a pass of one row takes while nobody else computes
     """
 
     pass_ms: dict[int, float]
-    change_ms: float = 0.0
     alone_share: float = 1.0
 
 

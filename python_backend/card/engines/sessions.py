@@ -66,7 +66,6 @@ class SessionEngine(Generic[Buffers]):
         self.architecture = architecture
         self.options = options
         self.row_invariant = False
-        self.alone = False
         self.row_costs = RowCosts({})
         self._kv = kv
         self._layout = layout
@@ -102,10 +101,9 @@ class SessionEngine(Generic[Buffers]):
     def row_costs_ms(self) -> dict[int, float]:
         return self.row_costs.pass_ms
 
-    @property
-    def threads(self) -> int:
-        """Of the next pass; 0: as the process has them."""
-        return (self.alone and self.options.threads_alone) or self.options.threads
+    def threads(self, *, alone: bool) -> int:
+        """Of a pass; 0: as the process has them."""
+        return (alone and self.options.threads_alone) or self.options.threads
 
     @property
     def alone_share(self) -> float:

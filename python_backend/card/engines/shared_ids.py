@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,7 @@ _NEVER = np.float32(-1e30)
 
 
 class SharedIds:
-    """Implements `card.engines.interface.Engine` with the ids of the target. A draft is never told
-    that it is `alone`.
+    """Implements `card.engines.interface.Engine` with the ids of the target.
 
     An id that the draft does not have is read as another one: the text before it stays, and what
     the draft proposes behind it is a worse candidate, never a wrong text.
@@ -26,6 +24,12 @@ class SharedIds:
 
     def __init__(self, engine: Engine, shared: SharedVocabulary) -> None:
         self._engine = engine
+        self.context, self.most_rows = engine.context, engine.most_rows
+        self.row_invariant = engine.row_invariant
+        self.row_costs_ms, self.alone_share = engine.row_costs_ms, engine.alone_share
+        self.open_session, self.close_session = engine.open_session, engine.close_session
+        self.remember, self.length = engine.remember, engine.length
+        self.commit_kv = engine.commit_kv
         self._vocabulary = shared.target_size
         self._own = shared.draft_size
         self._proposed = shared.proposed
@@ -33,10 +37,6 @@ class SharedIds:
         if not len(shown):
             raise EngineError("draft and target must share a vocabulary: they have no id in common")
         self._other = int(shown[0])
-
-    def __getattr__(self, name: str) -> Any:
-        """Everything else is the draft's engine's."""
-        return getattr(self._engine, name)
 
     @property
     def vocabulary(self) -> int:
@@ -47,8 +47,8 @@ class SharedIds:
         """The draft's; of those that only it has, which are never proposed, some other one."""
         return np.minimum(self._engine.ranked_ids, self._vocabulary - 1)
 
-    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
-        found = self._engine.forward([self._read(rows) for rows in batch])
+    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
+        found = self._engine.forward([self._read(rows) for rows in batch], alone=alone)
         return [
             _SharedLogits(logits, self._proposed, self._other, self._vocabulary) for logits in found
         ]

@@ -6,9 +6,6 @@ pass, and holds more in the end: smaller buffers that were outgrown leave holes.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
 import numpy as np
 
 from card.engines.calibration import ConfigurableEngine, drop
@@ -16,38 +13,21 @@ from card.engines.interface import Ranking, SequenceTokens
 from card.engines.layout import SHORT
 from card.engines.options import DRAFT_ROWS
 
-_MOST_PREFILL_S = 0.3
-"""To read a long context with a large model takes longer than the memory is worth."""
 
-
-def run_largest_passes(
-    engine: ConfigurableEngine, chunk: int, clock: Callable[[], float] = time.monotonic
-) -> None:
-    """One session's whole context in prefill chunks of so many tokens (as far as some seconds
-    reach; paged attention takes no more memory far behind the beginning), the most rows that all
-    sessions may have in one batch and in one pass, and a pass of each number of rows with a decoder
-    of its own. `clock` gives seconds."""
+def run_largest_passes(engine: ConfigurableEngine) -> None:
+    """The most rows that all sessions may have in one batch and in one pass, and a pass of each
+    number of rows with a decoder of its own."""
     options = engine.options
-    chunk = min(chunk, engine.most_rows)
-    sessions = [engine.open_session() for _ in range(options.sessions)]
-    longest = sessions[0]
-    behind = 0 if options.paged else max(1, engine.context - max((SHORT, *options.graph_rows)))
-    began_s = clock()
-    for start in range(0, behind, chunk):
-        if clock() - began_s > _MOST_PREFILL_S:
-            break
-        rows = min(chunk, behind - start)
-        engine.forward([_rows(engine, longest, rows, logits=1)])
-        engine.commit_kv(longest, range(rows))
-    ranked = max(1, DRAFT_ROWS // len(sessions)) if options.grows_trees else None
+    longest, *others = (engine.open_session() for _ in range(options.sessions))
+    ranked = max(1, DRAFT_ROWS // options.sessions) if options.grows_trees else None
     # A draft gives its only session all rows that it has.
     most = min(max(SHORT, ranked or 0), engine.most_rows)
-    for others in sorted({SHORT, _beside_one(engine, len(sessions))}, reverse=True):
-        batch = [_rows(engine, session, others, ranked) for session in sessions[1:]]
+    for each in sorted({SHORT, _beside_one(engine, options.sessions)}, reverse=True):
+        batch = [_rows(engine, session, each, ranked) for session in others]
         _forward(engine, [_rows(engine, longest, most, ranked), *batch])
     for count in options.graph_rows:
         _forward(engine, [_rows(engine, longest, count)])
-    for session in sessions:
+    for session in (longest, *others):
         engine.close_session(session)
 
 

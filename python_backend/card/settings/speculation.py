@@ -74,7 +74,8 @@ class SpeculationSettings(Section):
     query: Annotated[str, OneOf(SHAPES)] = "chain"
     """What the target verifies in a pass: one path of the tree, or up to `branches` paths."""
     branches: Annotated[int, Field(ge=1, le=8)] = 4
-    """Most root-to-leaf paths of a subtree query; each keeps a replica of the target's KV cache."""
+    """Most root-to-leaf paths of a subtree query; for each, `engine: torch` on a processor keeps a
+    replica of the target's KV cache."""
     rows: RowCount | Literal["auto"] = "auto"
     """Rows of one target pass (the last committed token and its candidates); ``auto`` chooses from
     the cost curve measured at load."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import zipfile
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,8 @@ MOST_FROZEN = 1 << 19
 _NOTHING = -1
 _SEEN_AGAIN = 2
 """Times that a context must occur to be kept: what occurred once says little of other texts."""
+_REMEMBERED = 1024
+"""Answers that are looked up once."""
 _FACTOR, _BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 """Of a multiplicative hash (Knuth, The Art of Computer Programming, 6.4)."""
 
@@ -45,12 +48,17 @@ class FrozenTable:
         self.keys = keys
         self.followers = followers
         self._ascending = keys.data  # a search of few keys is quicker outside NumPy
+        # What is proposed is looked up again when the text comes there.
+        self._longest = lru_cache(_REMEMBERED)(self._search)
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
-        keys = keys_of(end[0]) if end else []
+        return self._longest(end[0]) if end else (0, ())
+
+    def _search(self, context: Context) -> tuple[int, tuple[int, ...]]:
+        keys = keys_of(context)
         for length in range(len(keys), 0, -1):
             key = keys[length - 1]
             at = bisect_left(self._ascending, key)

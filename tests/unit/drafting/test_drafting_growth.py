@@ -106,20 +106,20 @@ def test_nodes_that_end_alike_share_what_is_below_them() -> None:
         Nodes([1, 2, 3, 3, 4, 5], [ROOT, ROOT, 0, 1, 2, 4], [-0.1, -0.2, -0.1, -0.3, -0.4, -0.5])
     )
     rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
-    found = rule.copies(view_of(tree, {0, 1, 2, 4}), depth=9)
+    found, _ = rule.copies(view_of(tree, {0, 1, 2, 4}), depth=9)
     assert (found.tokens, found.parents) == ([4, 5], [3, 6]), "4 and 5 below the other 3"
     assert found.logprobs == pytest.approx([-0.4, -0.5])
     assert found.saved == 2
     assert rule.take(view_of(tree, {0, 1, 2, 4}), 8, 9) == [5], "the other 3 needs no pass"
     strict = GROWTHS["graph"](GrowthConfig(shared_tokens=2))
-    assert not strict.copies(view_of(tree, {0, 1, 2, 4}), depth=9).tokens, "1 3 is not 2 3"
+    assert not strict.copies(view_of(tree, {0, 1, 2, 4}), depth=9)[0].tokens, "1 3 is not 2 3"
 
 
 def test_no_node_borrows_from_one_above_it() -> None:
     tree = GrowingTree(32)
     tree.add(Nodes([1, 1, 1], [ROOT, 0, 1], [-0.1] * 3))
     rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
-    assert not rule.copies(view_of(tree, {0, 1}), depth=9).tokens
+    assert not rule.copies(view_of(tree, {0, 1}), depth=9)[0].tokens
     assert rule.take(view_of(tree, {0, 1}), 8, 9) == [2]
 
 
@@ -128,8 +128,8 @@ def test_under_noise_only_nodes_of_one_depth_share() -> None:
     #  3 at depth 0 with 4 below; 3 at depth 1 below 5
     tree.add(Nodes([3, 5, 4, 3], [ROOT, ROOT, 0, 1], [-0.1] * 4))
     rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
-    assert rule.copies(view_of(tree, {0, 1}), depth=9).tokens == [4]
-    assert not rule.copies(view_of(tree, {0, 1}, greedy=False), depth=9).tokens
+    assert rule.copies(view_of(tree, {0, 1}), depth=9)[0].tokens == [4]
+    assert not rule.copies(view_of(tree, {0, 1}, greedy=False), depth=9)[0].tokens
 
 
 @pytest.mark.parametrize("growth", GROWTHS)

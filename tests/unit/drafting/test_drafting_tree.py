@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from one_process import OneProcess, autoregressive, request_of, settings_of
 
 from card.cache import ROOT
+from card.engines.row_costs import CostCurve
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
-from card.speculation.drafters.growth.width import Width
+from card.speculation.drafters.growth.expansion import worthwhile
 from card.speculation.tree import GrowingTree, Nodes
 
 Path = tuple[int, ...]
@@ -157,7 +158,7 @@ def scores_of(found: list[float], exponent: float = 3.0) -> list[float]:
 def test_no_other_measured_number_of_rows_promises_more_for_its_time(
     costs_ms: dict[int, float], found: list[float]
 ) -> None:
-    chosen = Width(costs_ms).worthwhile(scores_of(found), 3.0)
+    chosen = worthwhile(CostCurve(costs_ms), scores_of(found), 3.0)
     rates = {min(rows, len(found)): sum(found[:rows]) / costs_ms[rows] for rows in ROWS[::-1]}
     assert rates[chosen] == pytest.approx(max(rates.values()))
 
@@ -165,24 +166,24 @@ def test_no_other_measured_number_of_rows_promises_more_for_its_time(
 def test_where_rows_are_dear_a_certain_path_grows_alone_and_an_open_tree_grows_wide() -> None:
     certain, unsure = [0.9, 0.05, 0.03, 0.02], [0.3] * 4
     dear = {1: 1.0, 2: 1.3, 4: 1.9}
-    assert Width(dear).worthwhile(scores_of(certain), 3.0) == 1
-    assert Width(dear).worthwhile(scores_of(unsure), 3.0) == 4
+    assert worthwhile(CostCurve(dear), scores_of(certain), 3.0) == 1
+    assert worthwhile(CostCurve(dear), scores_of(unsure), 3.0) == 4
 
 
 def test_sessions_that_share_a_pass_pay_for_each_others_rows() -> None:
     costs_ms = {1: 1.0, 2: 1.0, 4: 1.0, 8: 4.0}
-    assert Width(costs_ms).worthwhile(scores_of([0.3] * 4), 3.0) == 4
-    assert Width(costs_ms, sharing=2).worthwhile(scores_of([0.3] * 4), 3.0) == 2
+    assert worthwhile(CostCurve(costs_ms), scores_of([0.3] * 4), 3.0) == 4
+    assert worthwhile(CostCurve(costs_ms).shared(2), scores_of([0.3] * 4), 3.0) == 2
 
 
 def test_where_every_chance_is_too_small_for_a_number_a_pass_is_not_empty() -> None:
     """Scores add up for as long as a tree is never begun anew."""
     costs_ms = {1: 1.0, 2: 1.3, 4: 1.9}
-    assert Width(costs_ms).worthwhile([-1e5] * 4, 3.0) == 4
+    assert worthwhile(CostCurve(costs_ms), [-1e5] * 4, 3.0) == 4
 
 
 def test_without_a_curve_all_nodes_are_worth_it() -> None:
-    assert Width({}).worthwhile(scores_of([0.9, 0.001, 0.001]), 3.0) == 3
+    assert worthwhile(CostCurve({}), scores_of([0.9, 0.001, 0.001]), 3.0) == 3
 
 
 @pytest.mark.parametrize(

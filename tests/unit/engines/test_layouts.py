@@ -16,7 +16,6 @@ from card.engines import FOLLOWS_PREFIX, EngineError, SequenceTokens
 from card.engines.layout import (
     EXTENT_MULTIPLE,
     BranchLayout,
-    PageLayout,
     PathLayout,
     Scattered,
     TreeLayout,
@@ -228,7 +227,9 @@ def test_a_row_finds_its_ancestors_in_its_pages_through_growth_and_pruning(
     every = len(pages.free)
     for _ in range(data.draw(st.integers(1, 5))):
         batch = drawn_rows(data, models)
+        most = sum(layout.most_rows(rows) for rows in batch)
         this = layout.plan(batch)
+        assert len(this.tokens) <= most
         assert this.pages is not None
         written: dict[tuple[int, int], int] = {}
         for token, position, first in zip(
@@ -246,7 +247,8 @@ def test_a_row_finds_its_ancestors_in_its_pages_through_growth_and_pruning(
                 path = this.pages.table[this.pages.first[at] :][: -(-seen // pages.page)]
                 assert pages.tokens[path].reshape(-1)[:seen].tolist() == model.text(entry)
                 at += 1
-        assert at == len(this.tokens) or values(this.logit_rows) == list(range(at))
+        wanted = this.logit_rows
+        assert at == len(this.tokens) or (wanted is not None and list(wanted) == list(range(at)))
         for session, model in models.items():
             keep_a_path(data, layout, model, session)
             if not model.pending:
@@ -284,41 +286,3 @@ def test_more_rows_than_a_session_holds_are_refused() -> None:
     layout = PathLayout(Lanes(), 2, PENDING)
     with pytest.raises(EngineError, match=f"{PENDING + 1} pending entries"):
         layout.plan([SequenceTokens(layout.open(), [0] * (PENDING + 1))])
-
-
-def values(array: NDArray[np.int64] | None) -> list[int] | None:
-    return None if array is None else array.tolist()
-
-
-def test_rows_of_sessions_stand_behind_their_prefixes() -> None:
-    layout = PageLayout(sessions=2, row_multiple=1)
-    one, other = layout.open(), layout.open()
-    layout.plan([SequenceTokens(other, [7, 8, 9])])
-    layout.commit_kv(other, range(2), ())
-    planned = layout.plan([SequenceTokens(one, [1, 2], logits=1), SequenceTokens(other, [3])])
-    assert values(planned.tokens) == [1, 2, 3]
-    assert values(planned.positions) == [0, 1, 2]
-    assert values(planned.logit_rows) == [1, 2]
-    assert planned.groups == []
-    assert values(planned.destination.lane) == [one, one, other]  # type: ignore[arg-type]
-
-
-def test_padding_repeats_the_last_row_and_has_no_logits() -> None:
-    layout = PageLayout(sessions=1, row_multiple=4)
-    planned = layout.plan([SequenceTokens(layout.open(), [5, 6, 7])])
-    assert values(planned.tokens) == [5, 6, 7, 7]
-    assert values(planned.positions) == [0, 1, 2, 2]
-    assert values(planned.logit_rows) == [0, 1, 2]
-
-
-def test_a_layout_of_pages_knows_one_chain_and_keeps_its_beginning() -> None:
-    layout = PageLayout(sessions=1, row_multiple=1)
-    session = layout.open()
-    with pytest.raises(ValueError, match="no branches"):
-        layout.plan([SequenceTokens(session, [1, 2], [FOLLOWS_PREFIX, FOLLOWS_PREFIX])])
-    layout.plan([SequenceTokens(session, [1, 2])])
-    with pytest.raises(ValueError, match="in order"):
-        layout.commit_kv(session, [1], ())
-    with pytest.raises(ValueError, match="pending"):
-        layout.commit_kv(session, [0], [1])
-    assert layout.length(session) == 0

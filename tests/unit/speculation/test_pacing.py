@@ -112,8 +112,8 @@ class Meanwhile(FakeEngine):
 
     between: Callable[[], None] = staticmethod(lambda: None)
 
-    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
-        found = super().forward(batch)
+    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
+        found = super().forward(batch, alone=alone)
         self.between()
         return found
 

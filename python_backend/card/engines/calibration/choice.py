@@ -18,15 +18,11 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
     """
     trial = engine
     for options in engine.variants:
-        branches = options.branches if options.paged else max(2, options.branches)
         # Of the trial before: what that had to load anew may serve this one as well.
         trial = trial.reconfigured(
-            replace(options, sessions=options.examined_sessions, kept_tokens=0, branches=branches)
+            replace(options, sessions=options.examined_sessions, kept_tokens=0)
         )
-        trial.alone = bool(options.threads_alone)  # as many threads as can; that they do not
-        independent = check_row_invariance(trial)  # matter is checked next
-        trial.alone = False
-        if independent:
+        if check_row_invariance(trial):
             if not check_alone(trial):
                 options = replace(options, threads_alone=0)
             return known_invariant(trial, options)

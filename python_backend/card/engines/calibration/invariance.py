@@ -12,16 +12,11 @@ from numpy.typing import NDArray
 from card.engines.calibration.interface import ConfigurableEngine
 from card.engines.calibration.readings import (
     CHECKED_TOKENS,
-    branchings,
-    drop,
+    Reader,
     equal_bits,
     random_tokens,
-    read,
-    read_in_branches,
-    read_up_to_the_last,
-    rows_of,
 )
-from card.engines.interface import Engine, EngineError, SequenceTokens
+from card.engines.interface import EngineError, SequenceTokens
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +29,12 @@ def check_row_invariance(engine: ConfigurableEngine) -> bool:
     Compares one row at a time with prefill chunks, chains of several lengths, another session's
     place, a pass shared with a second session, a subtree's side branch, rows far behind the
     beginning, and such rows beside others near it, in this order. After `examination_s` the
-    comparisons that were made decide: the log says how many. The engine must have 2 sessions, and
-    2 branches unless its attention is paged. Raises `EngineError` if logits are not finite.
+    comparisons that were made decide: the log says how many. Passes have as many threads as they
+    ever may; that these do not matter is checked by `check_alone`. The engine must have 2 sessions.
+    Raises `EngineError` if logits are not finite.
     """
     until = time.monotonic() + engine.examination_s
-    for made, same in enumerate(_comparisons(engine), 1):
+    for made, same in enumerate(_comparisons(Reader(engine, alone=True)), 1):
         if not same:
             return False
         if time.monotonic() > until:
@@ -47,45 +43,43 @@ def check_row_invariance(engine: ConfigurableEngine) -> bool:
     return True
 
 
-def _comparisons(engine: ConfigurableEngine) -> Iterator[bool]:
+def _comparisons(reader: Reader) -> Iterator[bool]:
     """Whether bits are the same in one case after another."""
-    tokens = random_tokens(engine, CHECKED_TOKENS)
+    tokens = random_tokens(reader.engine, CHECKED_TOKENS)
     few = tokens[:8]
     # Too little padding shows at once.
-    yield equal_bits(read(engine, few, [1] * 8), read(engine, few, [8]))
-    expected = read(engine, tokens, [1] * len(tokens))
+    yield equal_bits(reader.text(few, [1] * 8), reader.text(few, [8]))
+    expected = reader.text(tokens, [1] * len(tokens))
     if not np.isfinite(expected).all():
         raise EngineError("the model's logits are not finite; is its checkpoint damaged?")
     for chunks in ([64, 8], [2, 3, 5, 8, 16, 32, 6]):
-        yield equal_bits(read(engine, tokens, chunks), expected)
-    yield equal_bits(read(engine, tokens, [40, 32], first=True), expected)
-    yield equal_bits(read(engine, tokens, [1] * 4 + [3] * 4 + [8] * 7, shared=True), expected)
-    for shared in branchings(engine):
-        yield equal_bits(read_in_branches(engine, tokens, shared=shared), expected)
-    yield _same_far_rows(engine, expected)
+        yield equal_bits(reader.text(tokens, chunks), expected)
+    yield equal_bits(reader.text(tokens, [40, 32], first=True), expected)
+    yield equal_bits(reader.text(tokens, [1] * 4 + [3] * 4 + [8] * 7, shared=True), expected)
+    for found in reader.in_branches(tokens):
+        yield equal_bits(found, expected)
+    yield _same_far_rows(reader, expected)
 
 
-def _same_far_rows(engine: Engine, near_alone: NDArray[np.float32]) -> bool:
+def _same_far_rows(reader: Reader, near_alone: NDArray[np.float32]) -> bool:
     """Whether rows far behind the beginning and rows near it may share passes, and rows of one
     session.
 
     near_alone  logits of the first tokens, one row in each pass
     """
-    far, last = read_up_to_the_last(engine, min(100, engine.most_rows))
+    engine = reader.engine
+    far, last = reader.up_to_the_last(min(100, engine.most_rows))
     near, first = engine.open_session(), random_tokens(engine, len(last))
-    at_once = [SequenceTokens(far, last)]
-    far_alone = rows_of(engine, at_once, len(last))
-    drop(engine, at_once)
-    only_first = [SequenceTokens(far, last[:1])]
-    alone = rows_of(engine, only_first, 1)[0]
-    drop(engine, only_first)
+    far_alone = reader.dropped_rows(far, last)
+    (alone,) = reader.dropped_rows(far, last[:1])
     found: dict[int, list[NDArray[np.float32]]] = {far: [], near: []}
     for count in _SIDE_BY_SIDE:
         at = slice(len(found[far]), len(found[far]) + count)
         if not last[at]:  # of a short context
             break
         batch = [SequenceTokens(far, last[at]), SequenceTokens(near, first[at])]
-        for rows, logits in zip(batch, engine.forward(batch), strict=True):
+        found_logits = engine.forward(batch, alone=reader.alone)
+        for rows, logits in zip(batch, found_logits, strict=True):
             found[rows.session] += [logits.row(row) for row in range(len(rows.tokens))]
             engine.commit_kv(rows.session, range(len(rows.tokens)))
     engine.close_session(far)
@@ -105,11 +99,10 @@ def same_bits(one: ConfigurableEngine, other: ConfigurableEngine) -> bool:
     tokens = random_tokens(one, sum(counts))
     same = True
     for shared in (False, True):
-        expected = read(one, tokens, counts, shared=shared)
+        expected = Reader(one).text(tokens, counts, shared=shared)
         for alone in {False, bool(other.options.threads_alone)}:
-            other.alone = alone
-            same = same and equal_bits(read(other, tokens, counts, shared=shared), expected)
-        other.alone = False
+            found = Reader(other, alone).text(tokens, counts, shared=shared)
+            same = same and equal_bits(found, expected)
     return same
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,96 +24,113 @@ def random_tokens(engine: Engine, count: int) -> list[int]:
     return [int(token) for token in generator.integers(0, engine.vocabulary, count)]
 
 
-def read(
-    engine: Engine,
-    tokens: Sequence[int],
-    chunks: Sequence[int],
-    *,
-    shared: bool = False,
-    first: bool = False,
-) -> NDArray[np.float32]:
-    """Logits of every token [tokens, vocabulary], read in chunks of these sizes, perhaps with a
-    row of another session in every pass, perhaps by the engine's first session."""
-    session, other = engine.open_session(), engine.open_session()
-    if not first:
-        session, other = other, session
-    found = []
-    at = 0
-    for count in chunks:
-        batch = [SequenceTokens(session, tokens[at : at + count])]
-        if shared:
-            batch.append(SequenceTokens(other, tokens[at : at + 1]))
-        found += rows_of(engine, batch, count)
-        engine.commit_kv(session, range(count))
-        if shared:
-            engine.commit_kv(other, [0])
-        at += count
-    engine.close_session(session)
-    engine.close_session(other)
-    return np.stack(found)
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads texts with an engine.
 
+    alone  as of `Engine.forward`
+    """
 
-def read_in_branches(engine: Engine, tokens: Sequence[int], *, shared: bool) -> NDArray[np.float32]:
-    """The same logits where every pass also holds a wrong branch, and perhaps another session."""
-    other = engine.open_session()
-    session = engine.open_session()
-    found = []
-    at = 0
-    while at < len(tokens):
-        right = tokens[at : at + 6]
-        # A node, then a wrong sibling with a child, and the right path last.
-        wrong = [(right[0] + 1) % engine.vocabulary, right[-1]]
-        rows = [*wrong, *right]
-        parents = [FOLLOWS_PREFIX, 0, FOLLOWS_PREFIX, *range(2, len(rows) - 1)]
-        batch = [SequenceTokens(session, rows, parents)]
-        if shared:
-            batch.append(SequenceTokens(other, tokens[at : at + 3]))
-        found += rows_of(engine, batch, len(rows))[2:]
-        engine.commit_kv(session, range(2, len(rows)))
-        if shared:
-            engine.commit_kv(other, range(len(tokens[at : at + 3])))
-        at += len(right)
-    engine.close_session(session)
-    engine.close_session(other)
-    return np.stack(found)
+    engine: ConfigurableEngine
+    alone: bool = False
 
+    def text(
+        self,
+        tokens: Sequence[int],
+        chunks: Sequence[int],
+        *,
+        shared: bool = False,
+        first: bool = False,
+    ) -> NDArray[np.float32]:
+        """Logits of every token [tokens, vocabulary], read in chunks of these sizes, perhaps with a
+        row of another session in every pass, perhaps by the engine's first session."""
+        engine = self.engine
+        session, other = engine.open_session(), engine.open_session()
+        if not first:
+            session, other = other, session
+        found = []
+        at = 0
+        for count in chunks:
+            batch = [SequenceTokens(session, tokens[at : at + count])]
+            if shared:
+                batch.append(SequenceTokens(other, tokens[at : at + 1]))
+            found += self.rows(batch, count)
+            engine.commit_kv(session, range(count))
+            if shared:
+                engine.commit_kv(other, [0])
+            at += count
+        engine.close_session(session)
+        engine.close_session(other)
+        return np.stack(found)
 
-def branchings(engine: ConfigurableEngine) -> tuple[bool, ...]:
-    """Whether to share passes with branches: both ways, or in none where there are no branches."""
-    return () if engine.options.paged else (False, True)
+    def in_branches(self, tokens: Sequence[int]) -> list[NDArray[np.float32]]:
+        """The same where every pass also holds a wrong branch, without and with another session;
+        nothing where passes hold no branches."""
+        return [
+            self._in_branches(tokens, shared=shared)
+            for shared in (False, True)
+            if self.engine.options.branches > 1
+        ]
 
+    def _in_branches(self, tokens: Sequence[int], *, shared: bool) -> NDArray[np.float32]:
+        engine = self.engine
+        other, session = engine.open_session(), engine.open_session()
+        found = []
+        at = 0
+        while at < len(tokens):
+            right = tokens[at : at + 6]
+            # A node, then a wrong sibling with a child, and the right path last.
+            wrong = [(right[0] + 1) % engine.vocabulary, right[-1]]
+            rows = [*wrong, *right]
+            parents = [FOLLOWS_PREFIX, 0, FOLLOWS_PREFIX, *range(2, len(rows) - 1)]
+            batch = [SequenceTokens(session, rows, parents)]
+            if shared:
+                batch.append(SequenceTokens(other, tokens[at : at + 3]))
+            found += self.rows(batch, len(rows))[2:]
+            engine.commit_kv(session, range(2, len(rows)))
+            if shared:
+                engine.commit_kv(other, range(len(tokens[at : at + 3])))
+            at += len(right)
+        engine.close_session(session)
+        engine.close_session(other)
+        return np.stack(found)
 
-def read_far(engine: Engine, chunk: int, counts: Sequence[int]) -> list[NDArray[np.float32]]:
-    """Logits of the last tokens of a long text, read at once and then again in these counts, its
-    beginning in chunks."""
-    session, last = read_up_to_the_last(engine, chunk)
-    batch = [SequenceTokens(session, last)]
-    at_once = rows_of(engine, batch, len(last))
-    drop(engine, batch)
-    parts: list[NDArray[np.float32]] = []
-    for count in counts:
-        if read := last[len(parts) : len(parts) + count]:  # short contexts have fewer
-            parts += rows_of(engine, [SequenceTokens(session, read)], len(read))
+    def far(self, chunk: int, counts: Sequence[int]) -> list[NDArray[np.float32]]:
+        """Logits of the last tokens of a long text, read at once and then again in these counts,
+        its beginning in chunks."""
+        session, last = self.up_to_the_last(chunk)
+        at_once = self.dropped_rows(session, last)
+        parts: list[NDArray[np.float32]] = []
+        for count in counts:
+            if read := last[len(parts) : len(parts) + count]:  # short contexts have fewer
+                parts += self.rows([SequenceTokens(session, read)], len(read))
+                self.engine.commit_kv(session, range(len(read)))
+        self.engine.close_session(session)
+        return [np.stack(at_once), np.stack(parts)]
+
+    def up_to_the_last(self, chunk: int) -> tuple[int, list[int]]:
+        """A session that has read all but the last tokens of a long text in chunks, and these."""
+        engine = self.engine
+        tokens = random_tokens(engine, min(_FAR_TOKENS, engine.context))
+        behind = max(0, len(tokens) - _FAR_ROWS)
+        session = engine.open_session()
+        for start in range(0, behind, chunk):
+            read = tokens[start : min(start + chunk, behind)]
+            engine.forward([SequenceTokens(session, read, logits=0)], alone=self.alone)
             engine.commit_kv(session, range(len(read)))
-    engine.close_session(session)
-    return [np.stack(at_once), np.stack(parts)]
+        return session, tokens[behind:]
 
+    def rows(self, batch: list[SequenceTokens], count: int) -> list[NDArray[np.float32]]:
+        """Logits of the first session's rows."""
+        logits = self.engine.forward(batch, alone=self.alone)[0]
+        return [logits.row(index) for index in range(count)]
 
-def read_up_to_the_last(engine: Engine, chunk: int) -> tuple[int, list[int]]:
-    """A session that has read all but the last tokens of a long text in chunks, and these."""
-    tokens = random_tokens(engine, min(_FAR_TOKENS, engine.context))
-    behind = max(0, len(tokens) - _FAR_ROWS)
-    session = engine.open_session()
-    for start in range(0, behind, chunk):
-        read = tokens[start : min(start + chunk, behind)]
-        engine.forward([SequenceTokens(session, read, logits=0)])
-        engine.commit_kv(session, range(len(read)))
-    return session, tokens[behind:]
-
-
-def rows_of(engine: Engine, batch: list[SequenceTokens], count: int) -> list[NDArray[np.float32]]:
-    logits = engine.forward(batch)[0]
-    return [logits.row(index) for index in range(count)]
+    def dropped_rows(self, session: int, tokens: Sequence[int]) -> list[NDArray[np.float32]]:
+        """Logits of rows that the session does not keep."""
+        batch = [SequenceTokens(session, tokens)]
+        found = self.rows(batch, len(tokens))
+        drop(self.engine, batch)
+        return found
 
 
 def drop(engine: Engine, batch: Sequence[SequenceTokens]) -> None:

@@ -21,9 +21,8 @@ held those of other decoders, or threads, is not filled by one pass."""
 
 
 def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
-    """Median milliseconds of a one-session pass by rows, at a middling context length, what the
-    first pass with another number of rows takes longer where it takes most, and what share of its
-    time a pass of one row takes while nobody else computes."""
+    """Median milliseconds of a one-session pass by rows, at a middling context length, and what
+    share of its time a pass of one row takes while nobody else computes."""
     session = engine.open_session()
     context = min(_COST_CONTEXT, engine.context - max(engine.costed_rows) - 1)
     prompt = random_tokens(engine, max(1, context))
@@ -32,7 +31,6 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
         engine.forward([SequenceTokens(session, chunk, logits=0 if start else 1)])
         engine.commit_kv(session, range(len(chunk)))
     costs: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
-    changes: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
     alone: list[float] = []
     # Round after round over all row counts, so that a disturbance spreads over the whole curve.
     ends_s = time.monotonic() + _COST_BUDGET_S
@@ -40,33 +38,26 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
         if done and time.monotonic() > ends_s:
             break
         if engine.options.threads_alone:
-            engine.alone = True
-            alone += settled_ms(engine, [SequenceTokens(session, prompt[:1])])[1]
-            engine.alone = False
+            alone += settled_ms(engine, [SequenceTokens(session, prompt[:1])], alone=True)
         for rows, taken in costs.items():
-            first, others = settled_ms(engine, [SequenceTokens(session, prompt[:1] * rows)])
-            taken += others
-            changes[rows].append(first - statistics.median(others))
+            taken += settled_ms(engine, [SequenceTokens(session, prompt[:1] * rows)])
     engine.close_session(session)
     pass_ms = {rows: statistics.median(taken) for rows, taken in costs.items()}
-    return RowCosts(
-        pass_ms,
-        max(0.0, *(statistics.median(longer) for longer in changes.values())),
-        min(1.0, statistics.median(alone) / pass_ms[1]) if alone else 1.0,
-    )
+    share = min(1.0, statistics.median(alone) / pass_ms[1]) if alone else 1.0
+    return RowCosts(pass_ms, share)
 
 
-def settled_ms(engine: Engine, batch: list[SequenceTokens]) -> tuple[float, list[float]]:
-    """What the first of these passes takes, and what two take once they have settled."""
+def settled_ms(engine: Engine, batch: list[SequenceTokens], *, alone: bool = False) -> list[float]:
+    """What two of these passes take once they have settled."""
     settling: list[float] = []
     while len(settling) < _SETTLING_PASSES and sum(settling) < _SETTLING_MS:
-        settling.append(_batch_ms(engine, batch))
-    return settling[0], [_batch_ms(engine, batch) for _ in range(2)]
+        settling.append(_batch_ms(engine, batch, alone=alone))
+    return [_batch_ms(engine, batch, alone=alone) for _ in range(2)]
 
 
-def _batch_ms(engine: Engine, batch: list[SequenceTokens]) -> float:
+def _batch_ms(engine: Engine, batch: list[SequenceTokens], *, alone: bool) -> float:
     started = time.perf_counter()
-    engine.forward(batch)
+    engine.forward(batch, alone=alone)
     taken = (time.perf_counter() - started) * 1e3
     drop(engine, batch)
     return taken

@@ -1,8 +1,8 @@
-"""One lane per session, and pages of its own for every branch of a growing tree.
+"""One lane per session, and pages of its own for every branch of a tree: of one that grows, or of a
+query.
 
-Every row looks at the places of its path up to its own, so nothing is masked; a long chain does so
-as one. The first row behind another stands in the same page; a further one has a copy of it, for
-both want the same place.
+Every row looks at the places of its path up to its own, so nothing is masked. The first row behind
+another stands in the same page; a further one has a copy of it, for both want the same place.
 """
 
 from __future__ import annotations
@@ -108,11 +108,16 @@ class _PlannedRows:
 class BranchLayout(OneLaneEach):
     """Implements `plan.Layout` with passes that attend nothing together.
 
-    pending  most unconfirmed entries of a session; each takes one page at most
+    pending       most unconfirmed entries of a session; each takes one page at most
+    joins_chunks  long chains are attended as one: sooner, and their bits depend on what they share
+                  a pass with
     """
 
-    def __init__(self, pages: Pages, sessions: int, pending: int) -> None:
+    def __init__(
+        self, pages: Pages, sessions: int, pending: int, *, joins_chunks: bool = False
+    ) -> None:
         super().__init__(sessions)
+        self._joins_chunks = joins_chunks
         self._pages = pages
         self._pending = pending
         self._trees = [_Tree() for _ in range(sessions)]
@@ -122,6 +127,19 @@ class BranchLayout(OneLaneEach):
         self._pages.give_back(self._trees[session].filled)
         self._trees[session] = _Tree()
         super().close(session)
+
+    def most_rows(self, rows: SequenceTokens) -> int:
+        """Rows that a pass has for these, at most: with those that copies of pages lack."""
+        count, first = len(rows.tokens), len(self._trees[rows.session].paths)
+        followed = set[int]()
+        above: dict[int, int] = {}  # rows of this pass on the path to each
+        for entry, parent in enumerate(rows.parents or (), first):
+            on_path = above.get(parent, 0)
+            above[entry] = on_path + 1
+            if parent in followed:
+                count += on_path
+            followed.add(parent)
+        return count
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         planned = _PlannedRows()
@@ -151,7 +169,7 @@ class BranchLayout(OneLaneEach):
         tree, first = self._trees[rows.session], len(self._trees[rows.session].paths)
         check_pending(rows.parents, first, len(rows.tokens), self._pending)
         start, size = self._sessions.length[rows.session], self._pages.page
-        is_long = rows.parents is None and len(rows.tokens) > SHORT
+        joins = self._joins_chunks and rows.parents is None and len(rows.tokens) > SHORT
         parents = range(-1, len(rows.tokens) - 1) if rows.parents is None else rows.parents
         for token, parent in zip(rows.tokens, parents, strict=True):
             above, depth = tree.behind(parent)
@@ -164,7 +182,7 @@ class BranchLayout(OneLaneEach):
                     missing = rows.tokens[parent - first]
                     planned.again.add(missing, start + tree.depths[parent], rows.session, path)
                     parent = parents[parent - first]
-            planned.first.add(token, position, rows.session, path, joins=is_long and depth > 0)
+            planned.first.add(token, position, rows.session, path, joins=joins and depth > 0)
             tree.paths.append(path)
             tree.depths.append(depth)
 

@@ -71,30 +71,6 @@ class ChainLayout:
         return range(session * self._branches, (session + 1) * self._branches)
 
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
-        if len(batch) == 1 and batch[0].parents is None and self._multiple == 1:
-            return self._plan_one_chain(batch[0])
-        return self._plan_many(batch)
-
-    def _plan_one_chain(self, rows: SequenceTokens) -> Pass:
-        """Rows as they stand, behind one session's prefix: the same as `_plan_many` says."""
-        count, wanted = len(rows.tokens), rows.wanted
-        lane, start = rows.session * self._branches, self._sessions.length[rows.session]
-        stop = start + count
-        self._placed[rows.session] = _PlacedRows(lane, start, [list(range(count))], count)
-        extent = rounded_up(stop, EXTENT_MULTIPLE)
-        mask = self._masks[start:stop, start + 1 : extent]
-        return Pass(
-            tokens=np.array(rows.tokens, np.int64),
-            positions=np.arange(start, stop),
-            destination=Stretch(lane, start),
-            groups=[
-                AttentionGroup(range(lane, lane + 1), count, extent, None, mask[None], start + 1)
-            ],
-            scatter=None,
-            logit_rows=None if wanted == count else np.arange(count - wanted, count),
-        )
-
-    def _plan_many(self, batch: Sequence[SequenceTokens]) -> Pass:
         tokens: list[int] = []
         positions: list[int] = []
         writes: list[tuple[int, int, int]] = []  # row, lane, place

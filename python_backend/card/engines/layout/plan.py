@@ -105,13 +105,12 @@ class Pass:
 
     tokens, positions  [rows] int64; positions are absolute
     destination        where the rows' keys and values are stored
-    groups             lanes attended together; none: every row by itself, over the places of its
-                       lane up to its own, which is its position, or over its path
+    groups             lanes attended together; none: every row by itself, over its path
     scatter            [rows] int64, each row's place in the groups' outputs, one after another;
                        None: same
     logit_rows         [n] int64, rows whose logits are wanted; None: all
     paths              of each session, in the order of the rows; None: rows have no paths
-    pages              of every row; None: those of its lane
+    pages              of every row; None: rows look up no pages
     """
 
     tokens: NDArray[np.int64]
@@ -131,15 +130,12 @@ class KeyValueBuffers(Protocol):
         """Copy places [start, stop) of lane `source` to `lanes`, from place `to` on."""
 
 
-class KeyValueStore(Protocol):
+class KeyValueStore(KeyValueBuffers, Protocol):
     """What a layout asks of them."""
 
     @property
     def places(self) -> int:
         """Positions of one lane."""
-
-    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
-        """As of `KeyValueBuffers`."""
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""

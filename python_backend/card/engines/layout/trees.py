@@ -18,7 +18,6 @@ from card.engines.layout.plan import (
     KeyValueStore,
     Pass,
     Scattered,
-    Stretch,
     doubled_up,
     last_rows,
     rounded_up,
@@ -52,26 +51,6 @@ class TreeLayout(OneLaneEach):
     def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
         for rows in batch:
             self._append(rows)
-        return self._plan_one(batch[0]) if len(batch) == 1 else self._plan_many(batch)
-
-    def _plan_one(self, rows: SequenceTokens) -> Pass:
-        """One session: places and masks are stretches of what lies there already."""
-        session, count = rows.session, len(rows.tokens)
-        start, depths = self._sessions.length[session], self._depths[session]
-        stop = len(depths)
-        extent = rounded_up(start + stop, EXTENT_MULTIPLE)
-        mask = self._sees[session][stop - count + 1 : stop + 1, : extent - start]
-        lane = range(session, session + 1)
-        return Pass(
-            tokens=np.array(rows.tokens, np.int64),
-            positions=np.array(depths[stop - count :], np.int64) + start,
-            destination=Stretch(session, start + stop - count),
-            groups=[AttentionGroup(lane, count, extent, None, mask[None], start)],
-            scatter=None,
-            logit_rows=last_rows([count], [rows]),
-        )
-
-    def _plan_many(self, batch: Sequence[SequenceTokens]) -> Pass:
         sessions = [rows.session for rows in batch]
         counts = [len(rows.tokens) for rows in batch]
         starts = [self._sessions.length[session] for session in sessions]

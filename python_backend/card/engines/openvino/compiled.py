@@ -1,11 +1,9 @@
-"""Decoders compiled for the processor, and which of them share their weights."""
+"""Decoders compiled for the processor."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -13,17 +11,12 @@ import openvino as ov
 from openvino import properties
 from openvino.properties import hint
 
-from card.cores import usable_cores
-from card.engines.architecture import Architecture
 from card.engines.openvino.graph import ANY_ROWS, build_graph, choice_of, is_choice, output_of
 from card.engines.openvino.threads import PassThreads, thread_limit
 from card.engines.openvino.weight_memory import WeightMemory
 from card.engines.openvino.weights import WeightFormat
 from card.engines.options import EngineOptions
 from card.engines.processor import computes_in_bfloat16
-
-_COPIES_BYTES = 1 << 30
-"""What all copies of the weights may take."""
 
 _ROUNDED_INPUTS = 16
 """Inputs of a product that share a scale. Before a product by codes of few bits the plugin rounds
@@ -68,51 +61,16 @@ Decoders = Mapping[int, CompiledDecoder]
 """By the rows of one session that they take."""
 
 
-def compile_decoders(
-    decoder: ov.Model,
-    architecture: Architecture,
-    weights: WeightFormat,
-    weights_bytes: int,
-    options: EngineOptions,
-) -> Decoders:
-    """For any pass and for `graph_rows`; with paged attention for one or the other.
+def compile_decoders(decoder: ov.Model, weights: WeightFormat, options: EngineOptions) -> Decoders:
+    """For `graph_rows`, over one copy of the weights; or one for any pass.
 
-    decoder        of `decoder.build_decoder`
-    weights_bytes  of one copy
+    decoder  of `decoder.DecoderBuilder`
     """
-    if options.paged:
-        sharing: Sharing = [options.graph_rows or (ANY_ROWS,)]
-    else:
-        sharing = sharing_of(options.graph_rows, weights_bytes, options.near_bytes)
-    graphs = [build_graph(decoder, rows, architecture, weights) for rows in sharing]
-    with ThreadPoolExecutor(usable_cores()) as executor:
-        compiled = executor.map(partial(compile_graph, options=options), graphs)
-    found: dict[int, CompiledDecoder] = {}
-    for row_counts, graph in zip(sharing, compiled, strict=True):
-        most = int(graph.get_property(properties.inference_num_threads))
-        threads = PassThreads(thread_limit(), most, len(sharing))
-        found |= {
-            rows: CompiledDecoder(graph, rows, threads, weights.memory) for rows in row_counts
-        }
+    row_counts = options.graph_rows or (ANY_ROWS,)
+    graph = _compiled(build_graph(decoder, row_counts, weights), options)
+    threads = PassThreads(thread_limit(), int(graph.get_property(properties.inference_num_threads)))
     weights.memory.unload()
-    return found
-
-
-Sharing = list[tuple[int, ...]]
-"""Row counts of the decoders that share a graph, and so a copy of the weights, for each graph."""
-
-
-def sharing_of(row_counts: Sequence[int], weights_bytes: int, near_bytes: int) -> Sharing:
-    """Which decoders share a graph, and are not spared what a shared one copies. That for any pass
-    comes first, and shares with nobody, for it would copy the caches of all sessions.
-
-    near_bytes  as of `EngineOptions`
-    """
-    each: Sharing = [(ANY_ROWS,), *((rows,) for rows in row_counts)]
-    if weights_bytes * len(each) <= near_bytes:
-        return each
-    sharing: Sharing = [(ANY_ROWS,), tuple(row_counts)] if row_counts else [(ANY_ROWS,)]
-    return sharing if weights_bytes * len(sharing) <= _COPIES_BYTES else sharing[:1]
+    return {rows: CompiledDecoder(graph, rows, threads, weights.memory) for rows in row_counts}
 
 
 def pass_dtype(options: EngineOptions) -> Literal["bfloat16", "float32"]:
@@ -129,10 +87,10 @@ def kv_type(options: EngineOptions) -> ov.Type:
     if pass_dtype(options) == "bfloat16":
         return ov.Type.bf16
     rounds = options.compressed and options.dtype != "float32"
-    return ov.Type.f16 if rounds and options.paged else ov.Type.f32
+    return ov.Type.f16 if rounds else ov.Type.f32
 
 
-def compile_graph(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
+def _compiled(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
     """A graph made to run on the processor with the options' precision and most threads."""
     rounded = _ROUNDED_INPUTS_OF_A_DRAFT if options.grows_trees else _ROUNDED_INPUTS
     precision = ov.Type.f32 if pass_dtype(options) == "float32" else ov.Type.bf16

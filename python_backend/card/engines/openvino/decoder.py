@@ -1,7 +1,6 @@
 """The lean Llama-family decoder in OpenVINO: one pass over rows of many sessions.
 
-Inputs of a pass with `rows` rows, beside those of its attention (`masked.attention`,
-`paged.attention`):
+Inputs of a pass with `rows` rows, beside those of its attention (`attention`):
 
 tokens, positions  [rows] int32; positions are absolute
 logit_rows         [n] int32, rows whose logits are wanted
@@ -10,8 +9,7 @@ temperature        [n, 1] float32 and noise [n, ranked ids] float32: what is ran
                    logits / temperature + noise
 
 Outputs: ``logits`` [n, vocabulary] float32, unless only some ids are ranked; with `ranks` the
-`count` likeliest ``ids`` int32 and their ``log_probabilities`` float32, both [n, count]; and those
-of the attention.
+`count` likeliest ``ids`` int32 and their ``log_probabilities`` float32, both [n, count].
 
 A row's sums run over absolute positions in order, and its bits do not depend on what shares the
 pass.
@@ -20,7 +18,6 @@ pass.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
@@ -29,11 +26,9 @@ from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoints import Checkpoint, LayerTensors, LinearTensors, Matrix
-from card.engines.openvino.attention import Attention
-from card.engines.openvino.masked.attention import MaskedAttention
+from card.engines.openvino.attention import PagedAttention
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
-from card.engines.openvino.paged.attention import PagedAttention
-from card.engines.openvino.paged.cache import PageMemory
+from card.engines.openvino.pages import PageMemory
 from card.engines.openvino.weights import WeightFormat
 from card.engines.rotary import rotary_tables
 
@@ -41,58 +36,41 @@ _BLOCK = 64
 """Ids per block of the vocabulary when the likeliest ones are sought."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderOptions:
-    """What to build.
+class DecoderBuilder:
+    """Holds what every layer shares while the graph is put together.
 
     weights    how matrices are stored
-    kv_type    element type of the KV cache
-    pages      memory of the KV cache if rows look places up by themselves; None: under masks
+    pages      memory of the KV cache
     positions  size of the rotary tables
     ranks      output the likeliest ids of every row too
     ranked     [ids] ascending, the only ones whose logits are computed; None: all
     """
 
-    weights: WeightFormat
-    kv_type: ov.Type
-    positions: int
-    ranks: bool
-    pages: PageMemory | None = None
-    ranked: NDArray[np.int32] | None = None
-
-
-def build_decoder(
-    architecture: Architecture, checkpoint: Checkpoint, options: DecoderOptions
-) -> ov.Model:
-    """The decoder with its weights. Raises `EngineError` on tensors that do not fit."""
-    return _Builder(architecture, checkpoint, options).build()
-
-
-class _Builder:
-    """Holds what every layer shares while the graph is put together."""
-
     def __init__(
-        self, architecture: Architecture, checkpoint: Checkpoint, options: DecoderOptions
+        self,
+        architecture: Architecture,
+        checkpoint: Checkpoint,
+        weights: WeightFormat,
+        pages: PageMemory,
+        *,
+        positions: int,
+        ranks: bool,
+        ranked: NDArray[np.int32] | None,
     ) -> None:
         self._a = architecture
         self._checkpoint = checkpoint
-        self._options = options
+        self._weights = weights
+        self._ranks, self._ranked = ranks, ranked
         self._inputs: list[Node] = []
-        self._attention: Attention = (
-            MaskedAttention(architecture, options.kv_type, self._input)
-            if options.pages is None
-            else PagedAttention(architecture, options.pages, options.positions, self._input)
-        )
+        self._attention = PagedAttention(architecture, pages, positions, self._input)
+        self._turn = self._turn_at(self._input("positions", [-1]), positions)
 
     def build(self) -> ov.Model:
+        """The decoder with its weights. Raises `EngineError` on tensors that do not fit."""
         tokens = self._input("tokens", [-1])
-        positions = self._input("positions", [-1])
         logit_rows = self._input("logit_rows", [-1])
-        self._key_turn = self._turn(positions, 1.0)
-        scale = self._attention.query_scale
-        self._query_turn = self._key_turn if scale == 1.0 else self._turn(positions, scale)
         table = self._checkpoint.embedding()
-        embedding = self._options.weights.constant(table)
+        embedding = self._weights.constant(table)
         hidden = ops.gather(embedding, tokens, integer(0))
         for index, layer in enumerate(self._checkpoint.layers()):
             hidden = self._layer(index, layer, hidden)
@@ -101,30 +79,29 @@ class _Builder:
         )
         logits = self._logits(hidden, table, embedding)
         results = [
-            *([("logits", logits)] if self._options.ranked is None else []),
-            *(self._best(logits) if self._options.ranks else []),
-            *self._attention.outputs(),
+            *([("logits", logits)] if self._ranked is None else []),
+            *(self._best(logits) if self._ranks else []),
         ]
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
 
     def _logits(self, hidden: Node, table: Matrix, embedding: Node) -> Node:
         """[rows, ids] of the ids whose logits are wanted."""
-        head, ranked = self._checkpoint.head(), self._options.ranked
+        head, ranked = self._checkpoint.head(), self._ranked
         if ranked is None and head is None:
             return ops.matmul(hidden, embedding, False, True)
         matrix = table if head is None else head
         if ranked is not None:
             matrix = matrix.rows(ranked.astype(np.int64))
-        return self._options.weights.product(hidden, matrix)
+        return self._weights.product(hidden, matrix)
 
     def _input(self, name: str, shape: Sequence[int], kind: ov.Type = ov.Type.i32) -> Node:
         self._inputs.append(input_named(name, shape, kind))
         return self._inputs[-1]
 
-    def _turn(self, positions: Node, scale: float) -> tuple[Node, Node]:
-        """Cosines and sines [rows, 1, 1, size] of the rotation at `positions`, times `scale`."""
-        cosines, sines = scale * rotary_tables(self._a, self._options.positions)[:, :, None]
+    def _turn_at(self, positions: Node, size: int) -> tuple[Node, Node]:
+        """Cosines and sines [rows, 1, 1, size] of the rotation at `positions`."""
+        cosines, sines = rotary_tables(self._a, size)[:, :, None]
         sines[..., : self._a.head_size // 2] *= -1.0  # the graph negates, see `_rotated`
         cosine, sine = (
             ops.gather(ops.constant(table), positions, integer(0)) for table in (cosines, sines)
@@ -143,7 +120,7 @@ class _Builder:
         """[rows, intermediate] of both: by one product where passes are computed in float32, which
         takes fewer operators. In bfloat16 decoders of some rows would round the halves otherwise
         than those of any."""
-        if self._options.weights.compressed:
+        if self._weights.compressed:
             halves: list[Node] = ops.split(self._linear(joint, inputs), integer(-1), 2).outputs()
             return halves
         return [self._linear(half, inputs) for half in _halves(joint)]
@@ -158,27 +135,20 @@ class _Builder:
         return self._attention.mixed(index, query, keys, values)
 
     def _query_and_keys(self, layer: LayerTensors, joint: Node) -> list[Node]:
-        """[rows, heads, 1, size] of both, rotated: at once where they are rotated alike, which
-        takes one operator and not two."""
-        a, turn = self._a, self._query_turn
+        """[rows, heads, 1, size] of both, rotated: at once where neither is normalised, which takes
+        one operator and not two."""
+        a = self._a
         heads = [a.heads, a.kv_heads]
         norms = [layer.query_norm, layer.key_norm]
-        if turn is self._key_turn and all(norm is None for norm in norms):
-            both = self._rotated(joint, sum(heads), None, turn)
+        if all(norm is None for norm in norms):
+            both = self._rotated(joint, sum(heads), None)
             outputs: list[Node] = ops.variadic_split(both, integer(1), integers(heads)).outputs()
             return outputs
         sizes = integers([count * a.head_size for count in heads])
         apart = ops.variadic_split(joint, integer(-1), sizes).outputs()
-        turns = [turn, self._key_turn]
-        return [self._rotated(*each) for each in zip(apart, heads, norms, turns, strict=True)]
+        return [self._rotated(*each) for each in zip(apart, heads, norms, strict=True)]
 
-    def _rotated(
-        self,
-        states: Node,
-        heads: int,
-        norm: NDArray[np.float32] | None,
-        turn: tuple[Node, Node],
-    ) -> Node:
+    def _rotated(self, states: Node, heads: int, norm: NDArray[np.float32] | None) -> Node:
         """[rows, heads * size] -> [rows, heads, 1, size], normalised where the family does so; in
         the form that OpenVINO recognises as one operator."""
         size = self._a.head_size
@@ -187,11 +157,11 @@ class _Builder:
             states = self._norm(states, norm)
         first, second = ops.variadic_split(states, integer(3), integers([size // 2, -1])).outputs()
         turned = ops.concat([ops.multiply(second, real(-1.0)), first], -1)
-        cosine, sine = turn
+        cosine, sine = self._turn
         return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
 
     def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
-        product = self._options.weights.product(inputs, tensors.weight)
+        product = self._weights.product(inputs, tensors.weight)
         return product if tensors.bias is None else ops.add(product, ops.constant(tensors.bias))
 
     def _norm(self, states: Node, weight: NDArray[np.float32]) -> Node:
@@ -212,7 +182,7 @@ class _Builder:
         temperature = self._input("temperature", [-1, 1], ov.Type.f32)
         noise = self._input("noise", [-1, -1], ov.Type.f32)
         logits = ops.add(ops.divide(logits, temperature), noise)
-        ranked = self._options.ranked
+        ranked = self._ranked
         vocabulary = self._a.vocabulary if ranked is None else len(ranked)
         size = _block_size(vocabulary)
         greatest = ops.reduce_max(logits, integers([-1]), keep_dims=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,37 +12,38 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from card.engines.interface import EngineError, Logits, SequenceTokens
-from card.engines.layout import SHORT
-from card.engines.openvino.cache import SPARE_SESSIONS, Cache, first_spare_page, make_cache
-from card.engines.openvino.compiled import CompiledDecoder
+from card.engines.layout import BranchLayout, rounded_up
+from card.engines.logits import ArrayLogits
+from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.model import DecoderModel, load_model
-from card.engines.openvino.paged.cache import PagedCache
+from card.engines.openvino.pages import PagedCache, examining, pages_of
 from card.engines.openvino.runner import Runner
-from card.engines.openvino.runners import Runners
-from card.engines.openvino.shapes import Padding
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
-from card.engines.sessions import SessionEngine
+from card.engines.sessions import SessionEngine, most_pending
 
 _MOST_COMPRESSED_ROWS = 64
 """Rows of a pass over compressed matrices: from 81 on their product adds up in another order."""
 
 
-class OpenVinoEngine(SessionEngine[Cache]):
+class OpenVinoEngine(SessionEngine[PagedCache]):
     """Implements `card.engines.interface.Engine` with a decoder for any pass, some for passes with
     so many rows, or both."""
 
     def __init__(self, model: DecoderModel, options: EngineOptions, first_page: int = 0) -> None:
         """
-        first_page  of the model's, which this engine's sessions have if attention is paged
+        first_page  of the model's, which this engine's sessions have
         """
-        kv, layout, self._make_feed = make_cache(
-            model.architecture, options, model.pages, first_page
+        kv = PagedCache(model.pages, options, first_page)
+        # A chunk of a draft's text is sooner read together; a target's rows are to be independent.
+        layout = BranchLayout(
+            kv, options.sessions, most_pending(options), joins_chunks=options.grows_trees
         )
         super().__init__(model.architecture, options, kv, layout)
+        self._rows_of = layout.most_rows
         self.model = model
         self._runners = self._runners_of(model)
-        self._adopted: tuple[DecoderModel, Runners, int] | None = None
+        self._adopted: tuple[DecoderModel, list[tuple[int, Runner]], int] | None = None
         self.passes_made = 0
         """So many passes has it computed."""
 
@@ -50,24 +52,21 @@ class OpenVinoEngine(SessionEngine[Cache]):
         """Load a Hugging Face directory or a GGUF file. Raises `EngineError` saying what does not
         fit.
 
-        any_rows  whether a target's paged attention begins with one decoder for any rows
-                  (`later.Exchange`)
+        any_rows  whether a target begins with one decoder for any rows (`later.Exchange`)
         """
         return cls(*load_model(directory, options, any_rows=any_rows))
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
-        """The same weights with other buffers (used while calibrating). Where attention is paged,
-        both have the same pages: use this engine no more."""
+        """The same weights with other buffers (used while calibrating). Both have the same pages:
+        use this engine no more."""
         model, before = self.model, self.options
-        same_graphs = (options.paged, options.compressed, options.grows_trees) == (
-            before.paged,
+        same_graphs = (options.compressed, options.grows_trees) == (
             before.compressed,
             before.grows_trees,
         )
         if not (same_graphs and model.fits(options)):
             return self.load(self.directory, options)
-        if model.pages is not None:
-            model.pages.give_back()
+        model.pages.give_back()
         return OpenVinoEngine(model, options)
 
     @property
@@ -102,13 +101,8 @@ class OpenVinoEngine(SessionEngine[Cache]):
 
     def _beside(self, model: DecoderModel, threads_alone: int = 0) -> OpenVinoEngine:
         """An engine of few sessions on spare pages, to be examined while this one serves."""
-        options = replace(
-            self.options,
-            sessions=SPARE_SESSIONS,
-            kept_tokens=0,
-            threads_alone=threads_alone,
-        )
-        beside = OpenVinoEngine(model, options, first_spare_page(self.options))
+        options = replace(examining(self.options), threads_alone=threads_alone)
+        beside = OpenVinoEngine(model, options, pages_of(self.options))
         beside.row_invariant = True
         return beside
 
@@ -134,17 +128,15 @@ class OpenVinoEngine(SessionEngine[Cache]):
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
-        """Compressed matrices first: if these need padding, they save nothing. Of either, paged
-        attention before masks, and each padding first with the graphs for fixed rows: of some small
-        models the plugin fuses more in these, and then they round otherwise."""
+        """Compressed matrices first: if these need padding, they save nothing. Each padding first
+        with the decoders for fixed rows: of some small models the plugin fuses more in these, and
+        then they round otherwise."""
         paddings = super().variants
         wide = tuple(replace(options, compressed=False) for options in paddings)
-        kinds = [paddings[:1], wide] if self.options.compressed else [wide]
+        kinds = (*paddings[:1], *wide) if self.options.compressed else wide
         found: dict[EngineOptions, None] = {}
-        for kind in kinds:
-            for paged in (True, False) if self.options.paged else (False,):
-                for options in (replace(options, paged=paged) for options in kind):
-                    found |= dict.fromkeys((options, replace(options, graph_rows=())))
+        for options in kinds:
+            found |= dict.fromkeys((options, replace(options, graph_rows=())))
         return tuple(found)
 
     @property
@@ -165,60 +157,76 @@ class OpenVinoEngine(SessionEngine[Cache]):
 
     def know_costs(self, costs: RowCosts) -> None:
         super().know_costs(costs)
-        self._runners.know_costs(costs)
         self.model.unload_raw()
 
     # --- passes ---------------------------------------------------------------------------------
 
-    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
         self._take_adopted()
         self.passes_made += 1
+        threads = self.threads(alone=alone)
         found: dict[int, Logits] = {}
         for places in self._passes(batch):
-            found.update(zip(places, self._forward([batch[at] for at in places]), strict=True))
+            found.update(
+                zip(places, self._forward([batch[at] for at in places], threads), strict=True)
+            )
         return [found[place] for place in range(len(batch))]
 
     def _passes(self, batch: Sequence[SequenceTokens]) -> list[list[int]]:
-        """Places in the batch of what the graph takes at once. Under masks it attends all its lanes
-        alike, so long chunks do not share a pass with short rows."""
+        """Places in the batch of what the graph takes at once."""
         most = self.most_rows
         passes: list[list[int]] = []
         room: list[int] = []
         for place, rows in enumerate(batch):
-            count = len(rows.tokens)
-            if count > most and (self.options.paged or self.options.compressed):
-                raise EngineError(f"{count} rows of one session; a pass takes {most}")
-            alone = count > SHORT and not self.options.paged
-            at = next((at for at, left in enumerate(room) if count <= left and not alone), None)
+            if len(rows.tokens) > most:
+                raise EngineError(f"{len(rows.tokens)} rows of one session; a pass takes {most}")
+            count = self._rows_of(rows)
+            at = next((at for at, left in enumerate(room) if count <= left), None)
             if at is None:
                 at = len(passes)
                 passes.append([])
                 room.append(most)
             passes[at].append(place)
-            room[at] = 0 if alone else room[at] - count
+            room[at] -= count
         return passes
 
-    def _forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
+    def _forward(self, batch: Sequence[SequenceTokens], threads: int) -> list[Logits]:
+        if len(batch) == 1 and self._rows_of(batch[0]) > self.most_rows:
+            return [self._forward_in_parts(batch[0], threads)]
         this = self._layout.plan(batch)
         # Until a load has found that bits are the same on more threads, none but those are used.
         exactly = not self.row_invariant
-        return self._runners.of(this).run(this, batch, self.threads, exactly=exactly)
+        needed = rounded_up(len(this.tokens), self.options.row_multiple)
+        runner = next(
+            (runner for rows, runner in self._runners if needed <= rows or rows == ANY_ROWS), None
+        )
+        if runner is None:
+            raise EngineError(f"no decoder takes a pass of {needed} rows")
+        return runner.run(this, batch, threads, needed=needed, exactly=exactly)
+
+    def _forward_in_parts(self, rows: SequenceTokens, threads: int) -> Logits:
+        """A tree that with copies of its rows is too large for one pass: row by row."""
+        assert rows.parents is not None
+        parts = [
+            SequenceTokens(rows.session, [token], [parent])
+            for token, parent in zip(rows.tokens, rows.parents, strict=True)
+        ]
+        return ArrayLogits(np.stack([self._forward([part], threads)[0].row(0) for part in parts]))
 
     def close_session(self, session: int) -> None:
-        if isinstance(self._kv, PagedCache):
-            self._kv.release(session)
+        self._kv.release(session)
         super().close_session(session)
 
-    def _runners_of(self, model: DecoderModel) -> Runners:
-        def make_runner(decoder: CompiledDecoder, padding: Padding) -> Runner:
-            return Runner(
-                decoder,
-                model.architecture,
-                self._kv,
-                self._make_feed,
-                ranks=self.options.grows_trees,
-                ranked=model.ranked,
-                padding=padding,
+    def _runners_of(self, model: DecoderModel) -> list[tuple[int, Runner]]:
+        """One for each decoder, with its rows: that for any comes last."""
+        ids = len(self.ranked_ids) if self.options.grows_trees else None
+        return [
+            (
+                rows,
+                Runner(decoder, self._kv.pages_of_lane, ids, only_ranks=model.ranked is not None),
             )
-
-        return Runners(model.decoders_for(self.options), make_runner)
+            for rows, decoder in sorted(
+                model.decoders_for(self.options).items(),
+                key=lambda known: known[0] or math.inf,
+            )
+        ]

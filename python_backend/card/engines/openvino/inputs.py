@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-_REAL_INPUTS = frozenset({"mask", "temperature", "noise"})
+_REAL_INPUTS = frozenset({"temperature", "noise"})
 """Inputs of float32; all others are int32."""
 
 
@@ -35,9 +35,6 @@ class Inputs:
             self._request.set_tensor(name, ov.Tensor(array, list(shape), kind))
             self._arrays[name] = array
         return array
-
-    def put(self, name: str, values: NDArray[Any]) -> None:
-        self.array(name, *values.shape)[...] = values
 
     def _block(self, name: str, size: int) -> NDArray[Any]:
         """The first `size` elements of an input's memory."""

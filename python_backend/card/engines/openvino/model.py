@@ -20,11 +20,10 @@ from card.engines.checkpoints import (
     worth_smoothing,
 )
 from card.engines.draft_vocabulary import read_draft_vocabulary
-from card.engines.openvino.cache import pages_needed
 from card.engines.openvino.compiled import Decoders, compile_decoders, kv_type, pass_dtype
-from card.engines.openvino.decoder import DecoderOptions, build_decoder
+from card.engines.openvino.decoder import DecoderBuilder
 from card.engines.openvino.graph import ANY_ROWS
-from card.engines.openvino.paged.cache import PageMemory
+from card.engines.openvino.pages import PageMemory, pages_needed
 from card.engines.openvino.threads import thread_limit
 from card.engines.openvino.weight_memory import WeightMemory
 from card.engines.openvino.weights import (
@@ -50,7 +49,7 @@ class DecoderModel:
 
     directory     of the checkpoint, or its file
     ranked        the only ids that the decoders compute logits of; None: all
-    pages         what the decoders refer to if attention is paged
+    pages         what the decoders refer to
     compile_more  makes the decoders that are to take the place of one for any rows; None: no others
                   are to come
     """
@@ -58,8 +57,8 @@ class DecoderModel:
     directory: Path
     architecture: Architecture
     decoders: Decoders
+    pages: PageMemory
     ranked: NDArray[np.int32] | None = None
-    pages: PageMemory | None = None
     compile_more: Callable[[EngineOptions], Decoders] | None = None
 
     @property
@@ -74,8 +73,7 @@ class DecoderModel:
 
     def fits(self, options: EngineOptions) -> bool:
         """Whether it has decoders, and pages, for an engine of these options."""
-        enough = self.pages is None or pages_needed(options) <= self.pages.pages
-        return enough and bool(self.decoders_for(options))
+        return pages_needed(options) <= self.pages.pages and bool(self.decoders_for(options))
 
     def with_fixed_rows(self, options: EngineOptions) -> DecoderModel:
         """With decoders for the options' rows in the place of that for any."""
@@ -94,11 +92,10 @@ def load_model(
     """A Hugging Face directory or a GGUF file, and the options as far as it and this machine allow
     them. Raises `EngineError` saying what does not fit.
 
-    any_rows  whether a target's paged attention begins with one decoder for any rows
+    any_rows  whether a target begins with one decoder for any rows
     """
     architecture = read_architecture(directory)
     check_context(directory, architecture, options)
-    options = replace(options, paged=options.paged or options.grows_trees)
     checkpoint: Checkpoint = open_checkpoint(directory, architecture)
     if bits := _CODE_BITS.get(options.dtype):
         checkpoint = QuantisedCheckpoint(checkpoint, bits, options.weight_group)
@@ -119,34 +116,28 @@ def load_model(
     ranked = None
     if options.grows_trees:
         ranked = read_draft_vocabulary(directory, architecture.vocabulary)
-    pages = None
-    if options.paged:
-        pages = PageMemory(architecture, pages_needed(options), kv_type(options))
+    pages = PageMemory(architecture, pages_needed(options), kv_type(options))
     with phase("read", directory):
-        decoder = build_decoder(
+        decoder = DecoderBuilder(
             architecture,
             checkpoint,
-            DecoderOptions(
-                weights=weights,
-                kv_type=kv_type(options),
-                positions=options.context + MAX_PASS_ROWS,
-                ranks=options.grows_trees,
-                pages=pages,
-                ranked=ranked,
-            ),
-        )
+            weights,
+            pages,
+            positions=options.context + MAX_PASS_ROWS,
+            ranks=options.grows_trees,
+            ranked=ranked,
+        ).build()
     if isinstance(checkpoint, SmoothedCheckpoint):
         options = replace(options, smoothing=checkpoint.smoothing)
-    size = int(checkpoint.values * weights.itemsize)
 
     def compile_with(options: EngineOptions) -> Decoders:
         with phase("compile", directory):
-            return compile_decoders(decoder, architecture, weights, size, options)
+            return compile_decoders(decoder, weights, options)
 
-    exchanges = any_rows and options.paged and not options.grows_trees and options.graph_rows
+    exchanges = any_rows and not options.grows_trees and options.graph_rows
     decoders = compile_with(replace(options, graph_rows=()) if exchanges else options)
     compile_more = compile_with if exchanges else None
-    return DecoderModel(directory, architecture, decoders, ranked, pages, compile_more), options
+    return DecoderModel(directory, architecture, decoders, pages, ranked, compile_more), options
 
 
 def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:

@@ -13,15 +13,6 @@ Node = Any
 """A node or an output of the graph; OpenVINO's operators take and give either."""
 
 
-ELEMENTS: dict[ov.Type, np.dtype[Any]] = {
-    ov.Type.bf16: np.dtype(np.int16),
-    ov.Type.f16: np.dtype(np.float16),
-    ov.Type.f32: np.dtype(np.float32),
-}
-"""What NumPy holds of the element types of a KV cache. It knows no bfloat16; nothing is computed on
-these bits here."""
-
-
 def input_named(
     name: str, shape: Sequence[int] | ov.PartialShape, kind: ov.Type = ov.Type.i32
 ) -> Node:

@@ -2,94 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
 
-from card.engines.architecture import Architecture
 from card.engines.interface import Logits, Ranking, SequenceTokens
 from card.engines.layout import Pass
 from card.engines.logits import ArrayLogits, RankedIds
 from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.decoder import most_ranked
+from card.engines.openvino.feed import write_pass
 from card.engines.openvino.inputs import Inputs
-from card.engines.openvino.shapes import Padding
 
 _NO_RANKING = Ranking(1)
 
 
-class Cache(Protocol):
-    """Keys and values of all sessions, which the graph reads in place."""
-
-    def tensors(self) -> dict[str, ov.Tensor]:
-        """The graph's inputs of them."""
-
-    def store(self, this: Pass, output: Callable[[str], NDArray[Any]]) -> None:
-        """Keep those that a pass computed; `output` gives what the graph did by name."""
-
-
-class Feed(Protocol):
-    """Writes passes into a graph's inputs."""
-
-    def write(self, this: Pass) -> int:
-        """Returns how many rows the graph gives logits of."""
+_BUCKETS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 320)
+"""Rows of passes of a decoder that takes any: of each other shape it prepares anew."""
 
 
 class Runner:
     """Computes passes. It prepares anew whenever a pass has another shape than the one before.
 
-    make_feed  given the inputs and a padding
-    ranks      whether the decoder ranks
-    ranked     the ids that it ranks; None: all
-    padding    under masks of passes of one session, else of all
+    pages_of_lane  at most
+    ids            that it ranks, how many; None: it ranks none
+    only_ranks     it gives no logits
     """
 
     def __init__(
         self,
         decoder: CompiledDecoder,
-        architecture: Architecture,
-        kv: Cache,
-        make_feed: Callable[[Inputs, Padding], Feed],
+        pages_of_lane: int,
+        ids: int | None,
         *,
-        ranks: bool,
-        ranked: NDArray[np.int32] | None,
-        padding: Padding,
+        only_ranks: bool,
     ) -> None:
         self._request = decoder.create_infer_request()
         self._infer = partial(self._request.infer, share_outputs=True)  # else each is copied too
+        self._rows = decoder.rows
         self._threads = decoder.threads
         self._index_of = cache(decoder.index_of)
-        self._architecture = architecture
-        self._kv = kv
-        self._make_feed = make_feed
-        self._ranks = ranks
-        self._ranked = ranked
-        # Once and whole: for a tensor of another size the plugin takes as much memory of its own.
-        for name, tensor in kv.tensors().items():
-            self._request.set_tensor(name, tensor)
+        self._pages_of_lane = pages_of_lane
+        self._ids = ids
+        self._only_ranks = only_ranks
         self._inputs = Inputs(self._request)
-        self._feed: Feed
-        self.pad_by(padding)
-
-    def pad_by(self, padding: Padding) -> None:
-        self._feed = self._make_feed(self._inputs, padding)
 
     def run(
-        self, this: Pass, batch: Sequence[SequenceTokens], threads: int, *, exactly: bool
+        self,
+        this: Pass,
+        batch: Sequence[SequenceTokens],
+        threads: int,
+        *,
+        needed: int,
+        exactly: bool,
     ) -> list[Logits]:
-        """Compute the pass that `batch` was laid out as and store its keys and values.
+        """Compute the pass that `batch` was laid out as.
 
         threads, exactly  as of `PassThreads.compute`
+        needed            rows that it is to have, at least
         """
-        logit_rows = self._feed.write(this)
-        if self._ranks:
-            self._write_ranking(batch, logit_rows)
+        rows = self._rows or next((most for most in _BUCKETS if most >= needed), needed)
+        logit_rows = write_pass(this, rows, self._pages_of_lane, self._inputs)
+        if self._ids is not None:
+            self._write_ranking(batch, logit_rows, self._ids)
         self._threads.compute(threads, self._infer, exactly=exactly)
-        self._kv.store(this, self._output)
         return self._logits(batch)
 
     def _logits(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
@@ -100,7 +79,7 @@ class Runner:
         at = 0
         for rows in batch:
             part = slice(at, at + rows.wanted)
-            if self._ranked is not None or (self._ranks and rows.ranking is not None):
+            if self._only_ranks or (self._ids is not None and rows.ranking is not None):
                 wanted = (part, slice((rows.ranking or _NO_RANKING).count))
                 ids = self._output("ids")[wanted].astype(np.int64)
                 found.append(RankedIds(ids, self._output("log_probabilities")[wanted].copy()))
@@ -116,10 +95,9 @@ class Runner:
         data: NDArray[Any] = self._request.get_output_tensor(self._index_of(name)).data
         return data
 
-    def _write_ranking(self, batch: Sequence[SequenceTokens], logit_rows: int) -> None:
+    def _write_ranking(self, batch: Sequence[SequenceTokens], logit_rows: int, ids: int) -> None:
         """What is to be ranked; rows that ask for nothing are ranked as they are."""
         asked = [rows.ranking or _NO_RANKING for rows in batch]
-        ids = self._architecture.vocabulary if self._ranked is None else len(self._ranked)
         array = self._inputs.array
         array("count")[...] = min(max(r.count for r in asked), most_ranked(ids))
         first = asked[0].temperature

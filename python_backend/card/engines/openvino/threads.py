@@ -27,7 +27,7 @@ _REPAIRED = 12140
 _MAX_ALLOWED_PARALLELISM = 0
 
 MOST_PASSES_WITH_FEW = 256
-"""Of all graphs together. A pass of a graph for two threads (8 layers, paged attention) leaves 16
+"""A pass of a graph for two threads (8 layers, paged attention) leaves 16
 to 30 KiB of notes. What they took is for other notes once they are taken away, but never given
 back: a process holds the most that ever were there at once."""
 MOST_PASSES_WITH_ALL = 32
@@ -82,14 +82,12 @@ class PassThreads:
 
     limit   None: threads are as they are
     most    threads that the graph was compiled for
-    graphs  that the process has; each of them keeps notes of its own
     """
 
     def __init__(
         self,
         limit: ThreadLimit | None,
         most: int,
-        graphs: int = 1,
         clock: Callable[[], float] = time.perf_counter,
         others_s: Callable[[], float] = lambda: time.process_time() - time.thread_time(),
     ) -> None:
@@ -97,8 +95,6 @@ class PassThreads:
         self._clock, self._others_s = clock, others_s
         self._limit = limit
         self.most = most
-        self._most_passes_with_few = MOST_PASSES_WITH_FEW // graphs
-        self._most_passes_with_all = max(1, MOST_PASSES_WITH_ALL // graphs)
         self._passes_since_all = 0
 
     def compute(self, threads: int, infer: Callable[[], object], *, exactly: bool) -> None:
@@ -108,13 +104,13 @@ class PassThreads:
             infer()
             return
         self._passes_since_all += 1
-        is_time = self._passes_since_all > self._most_passes_with_few and not exactly
+        is_time = self._passes_since_all > MOST_PASSES_WITH_FEW and not exactly
         if self.most == 1 or (0 < threads < self.most and not is_time):
             self._limit.set(threads)
             infer()
             return
         self._limit.set(self.most if threads else 0)
-        most = self._most_passes_with_few + self._most_passes_with_all
+        most = MOST_PASSES_WITH_FEW + MOST_PASSES_WITH_ALL
         if self._all_take_part(infer) or self._passes_since_all >= most:
             self._passes_since_all = 0
 

@@ -24,13 +24,11 @@ class WeightFormat(Protocol):
     """Makes constants and products of matrices.
 
     name        of what is stored, for the log
-    itemsize    bytes that a weight takes, about
     compressed  whether passes are computed in float32 although weights take fewer bits
     memory      of the constants
     """
 
     name: str
-    itemsize: float
     compressed: bool
     memory: WeightMemory
 
@@ -58,7 +56,6 @@ class Float32Weights(_Plain):
     """As they are."""
 
     name = "float32"
-    itemsize = 4.0
     compressed = False
 
     def constant(self, matrix: Matrix) -> Node:
@@ -69,7 +66,6 @@ class Bfloat16Weights(_Plain):
     """Rounded to bfloat16, which loses nothing of a bfloat16 checkpoint."""
 
     name = "bfloat16"
-    itemsize = 2.0
     compressed = False
 
     def constant(self, matrix: Matrix) -> Node:
@@ -87,7 +83,6 @@ class CompressedFloat16Weights(_Plain):
     """A float16 checkpoint's, for passes in float32."""
 
     name = "float16"
-    itemsize = 2.0
     compressed = True
 
     def constant(self, matrix: Matrix) -> Node:
@@ -110,7 +105,6 @@ class GroupedWeights:
     """
 
     name = "groups of codes"
-    itemsize = 0.75
     compressed = True
 
     def __init__(self, dense: WeightFormat) -> None:

@@ -64,8 +64,10 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         """The same weights with other buffers (used while calibrating)."""
         return TorchEngine(self.architecture, self._decoder, options, self.dtype)
 
-    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
-        self._use_threads()
+    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
+        threads = self.threads(alone=alone)
+        if threads and threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
         with torch.inference_mode():
             output = self._decoder.forward(self._layout.plan(batch), self._kv)
         found: list[Logits] = []
@@ -75,10 +77,6 @@ class TorchEngine(SessionEngine[KeyValueCache]):
             found.append(TensorLogits(output[at : at + count], rows.ranking))
             at += count
         return found
-
-    def _use_threads(self) -> None:
-        if self.threads and self.threads != torch.get_num_threads():
-            torch.set_num_threads(self.threads)
 
     def commit_kv(
         self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()

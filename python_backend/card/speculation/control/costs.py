@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from card.engines.row_costs import CostCurve
+
+_Reckoned = TypeVar("_Reckoned")
 
 CONTENTION = 1.2
 """How much longer a pass takes beside a draft at work than alone on its threads, until measured."""
 SOUND = 2.0
 """Passes whose mean is taken for what such a pass costs."""
+_FEW = 8
+"""Passes after which what follows from costs is reckoned anew: what is learnt is a mean of many."""
 MEMORY = 96.0
 """Passes or candidates that are remembered; older ones fade."""
 
@@ -44,6 +49,7 @@ class PassCosts:
         self._last: tuple[_Way, int] | None = None
         self._planned: Counter[int] = Counter()
         self._wait = Factor(1.0)
+        self._lately: dict[Hashable, object] = {}
 
     def ms(self, rows: int, sessions: int, *, alone: bool) -> float:
         """Of a pass that so many sessions share, behind one of as many rows."""
@@ -70,6 +76,15 @@ class PassCosts:
 
     def least_chance(self, sessions: int, *, alone: bool) -> float:
         """Chance below which no candidate is worth its row, whatever others there are."""
+        return self.lately(("least", sessions, alone), lambda: self._least_chance(sessions, alone))
+
+    def lately(self, what: Hashable, reckon: Callable[[], _Reckoned]) -> _Reckoned:
+        """What was reckoned from these costs not long ago; a few passes change little."""
+        if what not in self._lately:
+            self._lately[what] = reckon()
+        return cast(_Reckoned, self._lately[what])
+
+    def _least_chance(self, sessions: int, alone: bool) -> float:
         plain_ms = self.next_ms(sessions, sessions, alone=alone)
         return min(
             (
@@ -101,6 +116,8 @@ class PassCosts:
         """A pass took so long; returns the milliseconds that it counts for, twice what was expected
         at most: a pass that the machine interrupted says little."""
         way, padded = (alone, size_of(sessions)), self._curve.padded(rows)
+        if self._passes[way] % _FEW == 0:
+            self._lately.clear()
         expected = self.next_ms(rows, sessions, alone=alone)
         taken = min(1e3 * seconds, 2.0 * expected)
         factors = [self._speed, self._ways.setdefault(way, Factor(self._prior[alone]))]

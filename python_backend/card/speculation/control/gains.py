@@ -36,6 +36,12 @@ class Gains:
     def of_chains(self, agreement: float, sessions: int, *, alone: bool) -> tuple[int, float]:
         """The best rows of each of `sessions` sessions, and what they gain, if nobody waits for
         their candidates."""
+        agreement = round(agreement, 2)
+        return self._costs.lately(
+            (agreement, sessions, alone), lambda: self._of_chains(agreement, sessions, alone)
+        )
+
+    def _of_chains(self, agreement: float, sessions: int, alone: bool) -> tuple[int, float]:
         plain_ms = self._costs.ms(sessions, sessions, alone=True)
         return max(
             (
@@ -56,6 +62,12 @@ class Gains:
 
         draft_pass_ms  of a pass as it was measured at load
         """
+        agreement = round(agreement, 2)
+        return self._costs.lately(
+            (agreement, draft_pass_ms), lambda: self._of_turns(agreement, draft_pass_ms)
+        )
+
+    def _of_turns(self, agreement: float, draft_pass_ms: float) -> Turns:
         plain_ms = self._costs.ms(1, 1, alone=True)
         draft_ms = self._costs.draft_ms(draft_pass_ms)
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 from card.cache import ANY, ROOT
 from card.engines import Engine, Logits, Ranking, SequenceTokens
 from card.engines.options import DRAFT_ROWS
+from card.engines.row_costs import CostCurve
 from card.speculation.drafters.branches import Branches
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.drafters.growth.children import (
@@ -29,7 +30,6 @@ from card.speculation.drafters.growth.expansion import (
     nodes_of,
 )
 from card.speculation.drafters.growth.masks import masks_of
-from card.speculation.drafters.growth.width import Width
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.ngram import NgramProposer
 from card.speculation.score import score_exponent
@@ -93,7 +93,7 @@ class TreeDrafter:
         self._engine = model
         self._config = config
         self._branches: dict[int, Branches] = {}
-        self._shares: dict[int, tuple[int, int, Width]] = {}
+        self._shares: dict[int, tuple[int, int, CostCurve]] = {}
 
     def open(self, session: DraftedSession) -> None:
         noise = noise_for(session.request.parameters, self._engine)
@@ -162,7 +162,7 @@ class TreeDrafter:
 
     def _plan(self, session: DraftedSession, chunk: int, sharing: int) -> Plan | None:
         """What to forward for one of `sharing` sessions; None: nothing can be expanded."""
-        width, proposals, worth = self._share(sharing)
+        width, proposals, curve = self._share(sharing)
         branches = self._branches[session.number]
         depth = min(self._config.depth, session.tokens_left)
         known = self._engine.length(branches.engine_session)
@@ -172,12 +172,9 @@ class TreeDrafter:
         tree = session.tree
         room = tree.capacity - max(len(tree), branches.pending)
         exponent = score_exponent(greedy=session.request.parameters.is_greedy)
-        chosen = choose_nodes(
-            branches.view(session, tree),
-            branches.frontier,
-            Limits(width, min(proposals, self.most_proposals), depth, room),
-            lambda scores: worth.worthwhile(scores, exponent),
-        )
+        proposals = min(proposals, self.most_proposals)
+        limits = Limits(width, proposals, depth, room, curve, exponent)
+        chosen = choose_nodes(branches.view(session, tree), branches.frontier, limits)
         return None if chosen is None else Plan((), chunk, chosen)
 
     def _text_plan(
@@ -211,15 +208,15 @@ class TreeDrafter:
             rows = SequenceTokens(branches.engine_session, tokens, parents, ranking=ranking)
         return _Pass(rows, len(text), expansion, positions, masks)
 
-    def _share(self, sessions: int) -> tuple[int, int, Width]:
-        """Width and proposals of one of `sessions` sessions: they share the rows of a pass."""
+    def _share(self, sessions: int) -> tuple[int, int, CostCurve]:
+        """Width, proposals and costs of one of `sessions`: they share the rows of a pass."""
         if sessions not in self._shares:
             config = self._config
             rows = max(1, DRAFT_ROWS // sessions)
             width = min(config.width, rows)
             costs_ms = self._engine.row_costs_ms if config.adapts else {}
             proposals = min(config.ngram_tokens, rows - width)
-            self._shares[sessions] = width, proposals, Width(costs_ms, sessions)
+            self._shares[sessions] = width, proposals, CostCurve(costs_ms).shared(sessions)
         return self._shares[sessions]
 
     def _ranking(
@@ -265,8 +262,8 @@ class TreeDrafter:
         """With what nodes share, behind the nodes found by the pass."""
         grown = session.tree.with_nodes(found)
         depth = min(self._config.depth, session.tokens_left)
-        copies = branches.frontier.copies(branches.view(session, grown), depth)
-        branches.add(grown, copies.parents, copies.ranks)
+        copies, ranks = branches.frontier.copies(branches.view(session, grown), depth)
+        branches.add(grown, copies.parents, ranks)
         return Nodes(
             [*found.tokens, *copies.tokens],
             [*found.parents, *copies.parents],

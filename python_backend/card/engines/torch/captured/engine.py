@@ -123,7 +123,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
     def examination_s(self) -> float:
         return super().examination_s if self.device.type == "cpu" else _EXAMINATION_S
 
-    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
+    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
         # A captured pass attends its lanes alike, so long chunks do not share one with short rows.
         short = [index for index, rows in enumerate(batch) if len(rows.tokens) <= SHORT]
         parts = [[index] for index in range(len(batch)) if index not in short]

@@ -1,7 +1,6 @@
 """In which order a tree grows, by the value of the setting `speculation.growth`.
 
 `frontier`   the seam of a rule, and one file for each
-`width`      how many nodes a pass expands
 `expansion`  the rows of one pass: those nodes, and n-gram proposals behind them
 `children`   what hangs below each row, scored as the target will choose
 """

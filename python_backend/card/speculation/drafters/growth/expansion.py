@@ -3,11 +3,13 @@ that come of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from card.cache import ROOT
 from card.engines import FOLLOWS_PREFIX
+from card.engines.row_costs import CostCurve
 from card.speculation.drafters.growth.children import Child
 from card.speculation.drafters.growth.frontier import Frontier, TreeView
 from card.speculation.tree import GrowingTree, Nodes
@@ -65,12 +67,16 @@ class Limits:
     proposals  tokens proposed behind one of them, at most
     depth      tokens that the tree may run ahead of the text
     room       rows, all told
+    curve      of passes, by the rows of the session
+    exponent   of `card.speculation.score`
     """
 
     width: int
     proposals: int
     depth: int
     room: int
+    curve: CostCurve
+    exponent: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +100,27 @@ class Chosen:
         return Expansion(self.nodes, list(zip(above, proposed, strict=False)))
 
 
-def choose_nodes(
-    view: TreeView,
-    frontier: Frontier,
-    limits: Limits,
-    worthwhile: Callable[[Sequence[float]], int],
-) -> Chosen | None:
-    """The next nodes by the growth rule, None if there are none; proposals may follow the likeliest
-    of them.
+def worthwhile(curve: CostCurve, ranks: Sequence[float], exponent: float) -> int:
+    """How many of the nodes to expand now, at least one of them.
 
-    worthwhile  how many of nodes with such ranks are worth their rows
+    A node is worth as much as the chance that the target comes by it, the chance of its path: what
+    a pass gives is the sum over its nodes. So a tree of which one path is nearly certain grows
+    deep, and one that could go on in many ways grows wide, as far as rows are cheap here.
+
+    ranks  [nodes] log-probabilities of their paths times `exponent`, best first
     """
+    return curve.best_rows([math.exp(rank / exponent) for rank in ranks])
+
+
+def choose_nodes(view: TreeView, frontier: Frontier, limits: Limits) -> Chosen | None:
+    """The next nodes by the growth rule, None if there are none; proposals may follow the likeliest
+    of them."""
     tree, rank = view.tree, view.rank
     nodes = frontier.take(view, min(limits.width, limits.room), limits.depth)
     if not nodes:
         return None
     if len(nodes) > 1:
-        count = worthwhile([rank[node] for node in nodes])
+        count = worthwhile(limits.curve, [rank[node] for node in nodes], limits.exponent)
         for node in nodes[count:]:
             frontier.push(node, rank[node], tree.depth[node])
         nodes = nodes[:count]

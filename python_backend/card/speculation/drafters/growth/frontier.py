@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from card.cache import ROOT
 from card.speculation.drafters.growth.children import Child, worthwhile_children
-from card.speculation.tree import GrowingTree
+from card.speculation.tree import GrowingTree, Nodes
 
 UNEXPANDED = -1
 """KV entry of a node whose token was never forwarded, so its children are unknown."""
@@ -81,25 +81,6 @@ def end_of(node: int, children: dict[int, list[int]]) -> tuple[int, int]:
     return node, length
 
 
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """Nodes that are added below others without a pass.
-
-    tokens, parents, logprobs  as in `Nodes`
-    ranks   of each, given its parent
-    saved   rows of a pass that were not needed for them
-    """
-
-    tokens: Sequence[int] = ()
-    parents: Sequence[int] = ()
-    logprobs: Sequence[float] = ()
-    ranks: Sequence[float] = ()
-    saved: int = 0
-
-
-NO_COPIES = Copies()
-
-
 class Frontier:
     """A growth rule at work on one session's tree. A rule without a memory of its own looks at the
     tree in `take`, and leaves `push` and `refill` as they are.
@@ -131,9 +112,10 @@ class Frontier:
         """
         return worthwhile_children(found)
 
-    def copies(self, view: TreeView, depth: int) -> Copies:
-        """What is added to the tree after a pass, because nodes share what is below them.
+    def copies(self, view: TreeView, depth: int) -> tuple[Nodes, list[float]]:
+        """What is added to the tree after a pass, because nodes share what is below them; and the
+        rank of each node given its parent.
 
         depth  tokens that the tree may run ahead of the text
         """
-        return NO_COPIES
+        return Nodes(), []

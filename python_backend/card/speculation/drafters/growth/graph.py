@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 from card.cache import ROOT
 from card.speculation.drafters.growth.children import UNLIKELY
-from card.speculation.drafters.growth.frontier import UNEXPANDED, Copies, Frontier, TreeView
+from card.speculation.drafters.growth.frontier import UNEXPANDED, Frontier, TreeView
+from card.speculation.tree import Nodes
 
 Ending = tuple[int, ...]
 """The last tokens of a path, and behind them its depth; 0 where that does not matter."""
@@ -39,7 +40,7 @@ class Graph(Frontier):
                 taken.append(node)
         return taken
 
-    def copies(self, view: TreeView, depth: int) -> Copies:
+    def copies(self, view: TreeView, depth: int) -> tuple[Nodes, list[float]]:
         tree, lenders = view.tree, _Lenders(view, self.config.shared_tokens)
         children, rank, score = view.children(), [*view.rank], [*tree.score]
         token, parent, depths = [*tree.token], lenders.parent, [*tree.depth]
@@ -62,13 +63,9 @@ class Graph(Frontier):
                 saved += bool(below) and not known
             node += 1
         new = range(first, len(token))
-        return Copies(
-            token[first:],
-            parent[first:],
-            [min(0.0, score[node] - score[parent[node]]) for node in new],
-            [rank[node] - rank[parent[node]] for node in new],
-            saved,
-        )
+        logprobs = [min(0.0, score[node] - score[parent[node]]) for node in new]
+        copies = Nodes(token[first:], parent[first:], logprobs, saved=saved)
+        return copies, [rank[node] - rank[parent[node]] for node in new]
 
 
 class _Lenders:

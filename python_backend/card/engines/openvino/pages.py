@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,25 @@ from openvino.op import Constant
 
 from card.engines.architecture import Architecture
 from card.engines.interface import EngineError
-from card.engines.layout import Pass
-from card.engines.openvino.nodes import ELEMENTS, Node
+from card.engines.openvino.nodes import Node
+from card.engines.options import EngineOptions
+from card.engines.sessions import kept_lanes, kv_size, most_pending
 
 PAGE = 32
 """Places of a page; the operator of the graph knows no other size on a processor."""
 
+SPARE_SESSIONS = 2
+"""Sessions of an examination while the engine serves."""
+
 _KINDS = ("keys", "values")
 _NONE = -1
+_ELEMENTS: dict[ov.Type, np.dtype[Any]] = {
+    ov.Type.bf16: np.dtype(np.int16),
+    ov.Type.f16: np.dtype(np.float16),
+    ov.Type.f32: np.dtype(np.float32),
+}
+"""What NumPy holds of the element types of a KV cache. It knows no bfloat16; nothing is computed on
+these bits here."""
 
 
 class PageMemory:
@@ -37,7 +49,7 @@ class PageMemory:
         self.kind = kind
         self.pages = pages
         shape = (a.layers, pages, a.kv_heads, PAGE, a.head_size)
-        size = math.prod(shape) * ELEMENTS[kind].itemsize
+        size = math.prod(shape) * _ELEMENTS[kind].itemsize
         try:
             self._memory = {name: mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE) for name in _KINDS}
         except OSError as error:
@@ -46,7 +58,7 @@ class PageMemory:
                 f"({error}); lower cache.slots, cache.nodes or limits.context_tokens"
             ) from error
         self._buffers: dict[str, NDArray[Any]] = {
-            name: np.frombuffer(memory, ELEMENTS[kind]).reshape(shape)
+            name: np.frombuffer(memory, _ELEMENTS[kind]).reshape(shape)
             for name, memory in self._memory.items()
         }
 
@@ -80,52 +92,25 @@ class PagedCache:
     """Pages that lanes look up in a table. A copy of whole pages shares them, so a text takes no
     more memory for being kept.
 
-    lanes       all, those for kept texts too
-    places      of a lane, a multiple of PAGE
-    first_page  of those that the lanes have, one for each page of a lane
-    branching   pages more, for branches of trees
+    first_page  of those that the sessions have
     """
 
     page = PAGE
 
-    def __init__(
-        self,
-        memory: PageMemory,
-        lanes: int,
-        places: int,
-        first_page: int = 0,
-        branching: int = 0,
-    ) -> None:
+    def __init__(self, memory: PageMemory, options: EngineOptions, first_page: int = 0) -> None:
         self._memory = memory
-        shape = (lanes, places // PAGE)
-        self.table: NDArray[np.int32] = np.full(shape, _NONE, np.int32)
-        """[lanes, pages of a lane], which page is there."""
-        self._writable = np.zeros(shape, np.bool_)
+        self.table: NDArray[np.int32] = np.full(_table_shape(options), _NONE, np.int32)
+        """[lanes, pages of a lane], which page is there; lanes for kept texts come last."""
         self._holders = [0] * memory.pages
-        self._free = list(range(first_page, first_page + self.table.size + branching))[::-1]
+        self._free = list(range(first_page, first_page + pages_of(options)))[::-1]
+
+    @property
+    def pages_of_lane(self) -> int:
+        return int(self.table.shape[1])
 
     @property
     def free_pages(self) -> int:
         return len(self._free)
-
-    def tensors(self) -> dict[str, ov.Tensor]:
-        """None: the graph refers to the pages by itself."""
-        return {}
-
-    def store(self, this: Pass, output: Callable[[str], NDArray[Any]]) -> None:
-        """The graph has done it."""
-
-    def make_writable(self, lane: NDArray[np.int64] | int, places: NDArray[np.int64]) -> None:
-        """Give lanes pages of their own where a pass writes. Nothing that is shared is confirmed
-        there: confirmed places are never written again."""
-        pages = places // PAGE
-        writable = self._writable[lane, pages]
-        if writable.all():
-            return
-        lanes = np.broadcast_to(lane, pages.shape)
-        for at in set(zip(lanes[~writable].tolist(), pages[~writable].tolist(), strict=True)):
-            self._put(at, self._free.pop())
-            self._writable[at] = True
 
     def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
         """Let `lanes` share places [start, stop) of lane `source`, which are whole pages. They are
@@ -134,7 +119,6 @@ class PagedCache:
             for offset in range((stop - start) // PAGE):
                 at = source, start // PAGE + offset
                 self._put((lane, to // PAGE + offset), int(self.table[at]))
-                self._writable[at] = False
 
     def take(self) -> int:
         """A page for a branch, which a lane may have later."""
@@ -166,4 +150,32 @@ class PagedCache:
             if self._holders[before] == 0:
                 self._free.append(before)
         self.table[at] = page
-        self._writable[at] = False
+
+
+def pages_of(options: EngineOptions) -> int:
+    """Pages of an engine's own sessions: one for each page of a lane, and those for branches."""
+    return math.prod(_table_shape(options)) + options.sessions * _branch_pages(options)
+
+
+def pages_needed(options: EngineOptions) -> int:
+    """With those for an examination beside a target that serves."""
+    if options.grows_trees:
+        return pages_of(options)
+    return pages_of(options) + pages_of(examining(options))
+
+
+def examining(options: EngineOptions) -> EngineOptions:
+    """Of the few sessions of an engine that is examined while one of these options serves."""
+    return replace(options, sessions=SPARE_SESSIONS, kept_tokens=0)
+
+
+def _table_shape(options: EngineOptions) -> tuple[int, int]:
+    """Lanes, one for each session and those for kept texts, and pages of a lane."""
+    _, places = kv_size(options)
+    return options.sessions + kept_lanes(options), places // PAGE
+
+
+def _branch_pages(options: EngineOptions) -> int:
+    """Of a session: every entry of a growing tree may need one. A path of a query's subtree needs
+    two beside those of its lane: a copy, and one that its rows begin."""
+    return most_pending(options) if options.grows_trees else 2 * options.branches

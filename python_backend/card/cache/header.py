@@ -1,0 +1,154 @@
+"""What the pool's first bytes say: whose sessions these are, who lives, and what was refused."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from card.cache.layout import BEATING, ENGINES, EngineState
+from card.cache.request import digest_of, digest_words
+
+_EPOCH_SHIFT = 48
+MOST_EPOCHS = 1 << (63 - _EPOCH_SHIFT)
+_STRIDE_BITS = 24
+_KEY_BYTES = 32
+
+
+class Header:
+    """The header of a pool.
+
+    header  [1] structured array (see `layout.header_dtype`)
+    """
+
+    def __init__(self, header: NDArray[np.void]) -> None:
+        self.header = header
+
+    # --- epoch, session ids, key --------------------------------------------------------------
+
+    def begin_epoch(self) -> None:
+        """Of a `card` that takes the pool over; nothing has been heard of it yet."""
+        header = self.header[0]
+        header["epoch"] += 1
+        header["card_pid"] = 0
+        header["next_session_id"] = (int(header["epoch"]) << _EPOCH_SHIFT) + 1
+
+    @property
+    def epoch(self) -> int:
+        """Raised by every `card` that takes the pool over."""
+        return int(self.header["epoch"][0])
+
+    def new_session_id(self) -> int:
+        """A session id never used before; higher epochs give higher numbers. `card` only.
+
+        Strides are random, so that nobody can name a session that is not theirs.
+        """
+        header = self.header[0]
+        session_id = int(header["next_session_id"])
+        header["next_session_id"] = session_id + 1 + secrets.randbits(_STRIDE_BITS)
+        return session_id
+
+    def new_key(self) -> str:
+        """Draw the key that admits engines; only its digest stays in the pool. `card` only."""
+        key = secrets.token_hex(_KEY_BYTES)
+        self.header["key_digest"][0] = digest_words(digest_of(key))
+        return key
+
+    def admits(self, key: str) -> bool:
+        """Whether `key` is the one that `card` drew."""
+        if len(key) != 2 * _KEY_BYTES:  # a digest of anything longer is work for strangers
+            return False
+        expected = self.header["key_digest"][0].tobytes()
+        return secrets.compare_digest(digest_of(key), expected)
+
+    # --- heartbeats ---------------------------------------------------------------------------
+
+    def beat(self, process: str, state: EngineState | None = None) -> None:
+        """Tell that `process` (this one, of `BEATING`) lives, and what it does if it is an engine.
+
+        Its id comes last: who reads it reads no time of its predecessor.
+        """
+        _check_beating(process)
+        header = self.header[0]
+        if state is not None:
+            header[f"{process}_state"] = state
+        header[f"{process}_heartbeat_ns"] = time.monotonic_ns()
+        header[f"{process}_pid"] = os.getpid()
+
+    def pid(self, process: str) -> int:
+        """Whose beats these are; 0 before the first."""
+        _check_beating(process)
+        return int(self.header[f"{process}_pid"][0])
+
+    def silence_s(self, process: str) -> float:
+        """Seconds since the last heartbeat of `process` (infinite if it never beat)."""
+        _check_beating(process)
+        last = int(self.header[f"{process}_heartbeat_ns"][0])
+        return (time.monotonic_ns() - last) / 1e9 if last else float("inf")
+
+    # --- engines ------------------------------------------------------------------------------
+
+    def engine_state(self, engine: str) -> EngineState:
+        """What `engine` says of itself; what is no state at all is none that helps anybody."""
+        try:
+            return EngineState(int(self.header[f"{engine}_state"][0]))
+        except ValueError:
+            return EngineState.ABSENT
+
+    def is_alive(self, engine: str, timeout_s: float) -> bool:
+        """Whether `engine` is attached and was heard within `timeout_s`."""
+        attached = self.engine_state(engine) is EngineState.ATTACHED
+        return attached and self.silence_s(engine) <= timeout_s
+
+    def stop_draft(self, *, stopped: bool) -> None:
+        """Whether the draft leaves all sessions of CARD alone for now; the target's word."""
+        self.header["draft_stopped"] = stopped
+
+    @property
+    def draft_stopped(self) -> bool:
+        return bool(self.header["draft_stopped"][0])
+
+    @property
+    def draft_pass_ms(self) -> float:
+        """What a pass of the draft takes while nobody else computes; 0: it has not said."""
+        return float(self.header["draft_pass_ms"][0])
+
+    def tell_draft_pass(self, ms: float) -> None:
+        """The draft's word on that."""
+        self.header["draft_pass_ms"] = ms
+
+    def count_pass(self) -> None:
+        """The target made one more pass."""
+        self.header["target_passes"] += 1
+
+    @property
+    def target_passes(self) -> int:
+        return int(self.header["target_passes"][0])
+
+    # --- refusals -----------------------------------------------------------------------------
+
+    @property
+    def refusals(self) -> NDArray[np.int64]:
+        """[MAX_REFUSALS] int64, a live view: requests that `preprocessing` refused, by reason."""
+        return self.header["refusals"][0]  # type: ignore[no-any-return]
+
+    def count_refusal(self, reason: int) -> None:
+        """`preprocessing` only."""
+        self.header["refusals"][0, reason] += 1
+
+    def count_denial(self, engine: str) -> None:
+        """Count one attach request without the key; for `engine` alone."""
+        self.header[f"{engine}_denials"] += 1
+
+    @property
+    def denials(self) -> int:
+        """Attach requests without the key that the engines refused."""
+        return sum(int(self.header[f"{engine}_denials"][0]) for engine in ENGINES)
+
+
+def _check_beating(process: str) -> None:
+    if process not in BEATING:
+        raise ValueError(f"process {process!r} is unknown; allowed: {', '.join(BEATING)}")
