@@ -57,6 +57,8 @@ class Connection:
 def request_of(prompt: str, options: dict[str, Any]) -> GenerateRequest:
     """The request that a command's options describe."""
     inputs = {name: options[name] for name in INPUTS if name in options}
+    if forbidden := inputs.get("forbidden_drafter"):
+        (inputs["forbidden_drafter"],) = forbidden
     return GenerateRequest(prompt, **inputs)
 
 
@@ -103,10 +105,22 @@ def _input_option(name: str, tensor: Tensor, default: bool | None) -> inspect.Pa
     if name == "max_tokens":
         # A TensorRT-LLM ensemble has no default of its own.
         return _option(name, kind, DEFAULT_MAX_TOKENS, tensor.help, _MODEL)
+    if name == "forbidden_drafter":
+        return _option(name, list[kind] | None, None, tensor.help, _MODEL, callback=_one_at_most)
     if tensor.many:
         help = f"{tensor.help} Repeat the option for more."
         return _option(name, list[kind] | None, None, help, _MODEL)
     return _option(name, kind | None, default, tensor.help, _MODEL)
+
+
+def _one_at_most(given: list[str] | None) -> list[str] | None:
+    """As given; the last of several would forbid less than was asked."""
+    if given and len(given) > 1:
+        raise typer.BadParameter(
+            f"a request forbids one drafter, not {len(given)}; "
+            "--decoding autoregressive takes candidates from none"
+        )
+    return given
 
 
 _MODEL = "Inputs of the model (the server's default where not given)"

@@ -64,7 +64,8 @@ class ServingSettings(Section):
     float32 takes 64 at most."""
     engine_timeout_s: Annotated[float, Field(ge=0.5, le=600)] = 2.0
     """An engine silent for longer is killed and loaded again, as is the guard; engines speak ten
-    times a second, the guard four times."""
+    times a second, the guard four times. Waiting for a processor is no silence, up to ten times
+    this."""
     load_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
     """How long the start of the server, or loading one model again, may take."""
     findings: Path | None = None

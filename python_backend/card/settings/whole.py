@@ -96,6 +96,7 @@ class Settings(BaseSettings):
                 f"limits.default_max_tokens ({limits.default_max_tokens}) must be at most "
                 f"limits.max_tokens ({limits.max_tokens})"
             )
+        self._check_drafter()  # which decides what models there are
         for role, model in self._models:
             if model.device != "cpu" and self.engine_of(model) == "openvino":
                 raise ValueError(
@@ -103,7 +104,6 @@ class Settings(BaseSettings):
                     "cpu; set the engine to auto or torch"
                 )
             self._check_dtype(role, model)
-        self._check_drafter()
         if self.engine_of(self.target) == "tensorrt_llm":
             self._check_tensorrt_target()
             if self.engine_of(self.draft) == "tensorrt_llm":

@@ -60,6 +60,20 @@ def test_generate_sends_what_its_options_say_and_no_more(triton: TritonDouble) -
     assert {i.name for i in request.inputs} == asked | figures
 
 
+def test_a_second_forbidden_drafter_is_refused_and_does_not_replace_the_first(
+    triton: TritonDouble,
+) -> None:
+    once, again = ["--forbidden-drafter", "tree"], ["--forbidden-drafter", "ngram"]
+    result = CliRunner().invoke(app, ["generate", "x", *once, *again], env={"COLUMNS": "200"})
+    assert result.exit_code == 2
+    assert "a request forbids one drafter, not 2" in result.stderr
+    assert triton.requests == []
+    assert CliRunner().invoke(app, ["generate", "x", *once]).exit_code == 0
+    (request,) = triton.requests
+    named = [i.name for i in request.inputs].index("forbidden_drafter")
+    assert request.raw_input_contents[named][4:] == b"tree"
+
+
 def test_every_input_of_the_wire_has_an_option() -> None:
     shown = CliRunner().invoke(app, ["generate", "--help"], env={"COLUMNS": "200"}).stdout
     for name in INPUTS.keys() - {"text_input", "input_ids", "draft_key"}:

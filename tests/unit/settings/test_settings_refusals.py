@@ -148,6 +148,18 @@ DISAGREEING = [
     (GUARDED % "use-ssl=true", "--grpc-use-ssl, but with guard: true clients meet"),
     (GUARDED % "addr=127.0.0.1", "triton_arguments has --grpc-addr, but"),
     ("serving: {guard_arguments: ['--tls-cert=/a.pem']}", "guard_arguments are given, but guard"),
+    (
+        "speculation: {drafter: tensorrt}",
+        "drafter tensorrt does not run on the draft's engine (auto)",
+    ),
+    (
+        "{engine: tensorrt_llm, speculation: {drafter: cascade}}",
+        "(tensorrt_llm); allowed: auto, tensorrt,",
+    ),
+    (
+        "{draft_small: {engine: tensorrt_llm}, speculation: {drafter: hierarchy}}",
+        "draft_small does not run on engine tensorrt_llm",
+    ),
     ("serving: {http_port: 8002}", "http_port and metrics_port are both 8002"),  # its default
 ]
 AGREEING = [

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from card.serving.supervision.policy import BLINK_S
 from card.serving.supervision.server import ending
+from card.serving.supervision.starvation import Starvation
 from card.serving.supervision.tether import tethered
 from card.settings import ServingSettings, Settings, without_settings
 
@@ -70,6 +71,7 @@ class GuardProcess:
         settings: Settings,
         socket: Path,
         clock: Callable[[], float] = time.monotonic,
+        starvation: Starvation | None = None,
     ) -> None:
         """Start it, from the main thread (see `tethered`)."""
         serving = settings.serving
@@ -84,6 +86,8 @@ class GuardProcess:
         self._timeout_s = serving.engine_timeout_s
         self._pause_s = _FIRST_PAUSE_S
         self._clock = clock
+        self._starvation = starvation or Starvation()
+        self._starved_s = 0.0
         self._began_s = self._looked_s = self._heard_s = clock()
         self._listens = False
         self._process, self._beats = _started(self._command)
@@ -110,7 +114,7 @@ class GuardProcess:
             return "gone"
         if not self._listens:
             return "starting"
-        return "well" if self._silence_s <= self._timeout_s else "silent"
+        return "well" if self._unexplained_s <= self._timeout_s else "silent"
 
     def look(self) -> None:
         """Hear whether it still beats."""
@@ -120,6 +124,7 @@ class GuardProcess:
         self._looked_s = now_s
         if not self._beats.closed and self._beats.read(_MOST_BEATS):
             self._heard_s, self._listens, self._pause_s = now_s, True, _FIRST_PAUSE_S
+        self._starved_s = self._starvation.of(self.pid, self._silence_s)
 
     def replace(self) -> str | None:
         """Start another one if this one is lost. Why it was, if so.
@@ -146,10 +151,15 @@ class GuardProcess:
     def _silence_s(self) -> float:
         return self._looked_s - self._heard_s
 
+    @property
+    def _unexplained_s(self) -> float:
+        """How much of its silence was no waiting for a processor."""
+        return self._silence_s - self._starved_s
+
     def _loss(self) -> str | None:
         if self.ended:
             return f"ended ({self.ended})"
-        if self._silence_s > (self._timeout_s if self._listens else START_S):
+        if self._unexplained_s > (self._timeout_s if self._listens else START_S):
             return f"silent for {self._silence_s:.1f} s"
         return None
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from card.cache import EngineState, Geometry, SlotState
+from card.cache import ENGINES, EngineState, Geometry, SlotState
 from card.serving.found_pool import FoundPool
 from card.serving.supervision.policy import CARD
+from card.serving.supervision.starvation import Starvation
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +19,12 @@ class Pulse:
     """What an engine's process last said.
 
     silence_s   seconds since its last heartbeat
+    starved_s   how many of them it waited for a processor
     attached    whether `card` has let it in
     """
 
     silence_s: float
+    starved_s: float
     attached: bool
 
 
@@ -31,6 +34,7 @@ class Heartbeats:
     def __init__(self, directory: Path, server_pid: int, geometry: Geometry) -> None:
         self._pool = FoundPool(directory, server_pid, geometry)
         self._lock = threading.Lock()
+        self._starvation = {engine: Starvation() for engine in ENGINES}
 
     def of(self, engine: str, pid: int) -> Pulse | None:
         """The pulse of `engine`; None while its process `pid` has not beaten yet."""
@@ -39,7 +43,8 @@ class Heartbeats:
             if pool is None or pool.pid(engine) != pid:
                 return None
             attached = pool.engine_state(engine) is EngineState.ATTACHED
-            return Pulse(pool.silence_s(engine), attached)
+            silence_s = pool.silence_s(engine)
+            return Pulse(silence_s, self._starvation[engine].of(pid, silence_s), attached)
 
     def card_silence_s(self, pid: int) -> float:
         """Seconds since `card` last beat; 0 while its process `pid` has not yet."""

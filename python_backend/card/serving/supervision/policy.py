@@ -81,14 +81,21 @@ class Sight:
     """One look at a model's process.
 
     silence_s   seconds since its last heartbeat; 0 for a model that has none, or not yet
+    starved_s   how many of them count for nothing, because it waited for a processor
     attached    whether it takes part in serving; only engines may not (yet)
     streams     open streams that are lost with it
     """
 
     process: ProcessState
     silence_s: float = 0.0
+    starved_s: float = 0.0
     attached: bool = True
     streams: int = 0
+
+    @property
+    def unexplained_s(self) -> float:
+        """The part of the silence that counts."""
+        return self.silence_s - self.starved_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +241,10 @@ class RecoveryPolicy:
         )
         if stopped_s > most_stopped_s:
             return f"its process has been stopped for {stopped_s:.1f} s"
-        is_silent = model != CARD and sight.silence_s > self._engine_timeout_s
+        is_silent = model != CARD and sight.unexplained_s > self._engine_timeout_s
         if is_silent and now_s >= self._lenient_until_s:
-            return f"no heartbeat for {sight.silence_s:.1f} s"
+            starved = f", starved for {sight.starved_s:.1f} s of them" if sight.starved_s else ""
+            return f"no heartbeat for {sight.silence_s:.1f} s{starved}"
         detached_s = lasted_s(history.since_s, "detached", not sight.attached, now_s)
         if detached_s > self._load_timeout_s:
             return f"not attached for {detached_s:.0f} s"

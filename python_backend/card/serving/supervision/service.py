@@ -156,7 +156,7 @@ class Service:
         pulse = self._heartbeats.of(model, stub.process.pid)
         if pulse is None:
             return Sight(state, attached=False)
-        return Sight(state, pulse.silence_s, pulse.attached)
+        return Sight(state, pulse.silence_s, pulse.starved_s, pulse.attached)
 
     def sights(self) -> dict[str, Sight]:
         """One look at each of `stubs`."""
@@ -169,7 +169,7 @@ class Service:
         if not sight.attached:
             return "detached"
         longest_s = longest_silence_s(model, self._engine_timeout_s)
-        return "silent" if sight.silence_s > longest_s else "well"
+        return "silent" if sight.unexplained_s > longest_s else "well"
 
     def is_well(self, model: str) -> bool:
         return self.condition(model, self.sight(model)) == "well"

@@ -20,6 +20,7 @@ from card.serving.supervision.guard import (
     check_guard,
     triton_socket,
 )
+from card.serving.supervision.starvation import Starvation, Thread
 from card.settings import ServingSettings, Settings
 
 BEATS_ONCE = """
@@ -43,7 +44,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ToldClock) -> 
 
     def begin(program: str) -> GuardProcess:
         (tmp_path / f"{PROGRAM}.py").write_text(program)
-        started.append(GuardProcess(SETTINGS, tmp_path / "grpc:1", clock))
+        calm = Starvation(threads=lambda pid: {})
+        started.append(GuardProcess(SETTINGS, tmp_path / "grpc:1", clock, calm))
         return started[-1]
 
     yield begin
@@ -105,6 +107,17 @@ def test_one_that_served_before_is_started_again_soon(start: Start, clock: ToldC
         hear(guard)
         pass_time(guard, clock, SERVING.engine_timeout_s + 0.2)
         assert guard.replace() is not None
+
+
+def test_one_that_gets_no_processor_is_left_alone(
+    start: Start, clock: ToldClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = start(BEATS_ONCE)
+    hear(guard)
+    starved = Starvation(lambda pid: {pid: Thread(1, 0, is_ready=True)}, clock)
+    monkeypatch.setattr(guard, "_starvation", starved)
+    pass_time(guard, clock, SERVING.engine_timeout_s + 5)
+    assert (guard.condition, guard.replace()) == ("well", None)
 
 
 def test_one_that_never_listens_is_given_its_time(start: Start, clock: ToldClock) -> None:

@@ -216,6 +216,10 @@ def test_a_pool_is_heard_as_soon_as_it_is_there_and_only_its_own_process(tmp_pat
     pulse = heartbeats.of("target", os.getpid())
     assert pulse is not None
     assert pulse.attached
+    pool.header["target_heartbeat_ns"] -= 100_000_000_000
+    late = heartbeats.of("target", os.getpid())
+    assert late is not None
+    assert 0 < late.starved_s < late.silence_s
     assert heartbeats.of("target", os.getpid() + 1) is None
     heartbeats.close()
     pool.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -146,6 +147,13 @@ def test_a_silent_engine_is_reloaded(watch: Watch, engine: str) -> None:
     silent = Sight(ProcessState.RUNNING, silence_s=ENGINE_TIMEOUT_S + 0.1)
     assert watch.look(sights={engine: quiet}) == []
     assert models(watch.look(sights={engine: silent})) == [engine]
+
+
+def test_an_engine_that_waited_for_a_processor_is_left_alone(watch: Watch) -> None:
+    starved = Sight(ProcessState.RUNNING, silence_s=9.0, starved_s=9.0 - ENGINE_TIMEOUT_S)
+    assert watch.look(after_s=60.0, target=starved) == []
+    (action,) = watch.look(target=replace(starved, starved_s=6.5))
+    assert action == Reload("target", "no heartbeat for 9.0 s, starved for 6.5 s of them")
 
 
 def test_an_engine_that_is_never_attached_is_reloaded_after_the_load_timeout(watch: Watch) -> None:
