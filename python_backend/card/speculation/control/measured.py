@@ -100,7 +100,10 @@ class Measured:
             session.is_remote or (draft_lives and (trial.drafts or not session.adapts))
             for session in sessions
         ]
-        shares = self._shares(sessions, drafts, most_rows, kind)
+        turns = None
+        if len(sessions) == len(whole) == 1 and drafts[0]:
+            turns = self._turns(sessions[0], self._ways.setdefault(kind, Ways()))
+        shares = self._shares(sessions, drafts, most_rows, turns)
         for session, share in zip(sessions, shares, strict=True):
             text = self._texts[session.number]
             text.waited, text.awaited = text.awaited, share.awaited
@@ -225,7 +228,7 @@ class Measured:
         sessions: Sequence[ControlledSession],
         drafts: Sequence[bool],
         most_rows: int | None,
-        kind: tuple[int, ...],
+        turns: Turns | None,
     ) -> list[Share]:
         """Of sessions for each of which the draft works, or not."""
         count = len(sessions)
@@ -233,16 +236,13 @@ class Measured:
             (drafted and each.drafts) or not each.adapts
             for each, drafted in zip(sessions, drafts, strict=True)
         ]
-        if not any(works) and self._costs.plans_plain(count):
+        if works and not any(works) and self._costs.plans_plain(count):
             return [Share(False, 1, 0) for _ in sessions]
 
         @cache
         def least_chance(alone: bool) -> float:
             return max(LEAST_CHANCE, self._costs.least_chance(count, alone=alone))
 
-        turns = None
-        if count == 1 and drafts[0]:
-            turns = self._turns(sessions[0], self._ways.setdefault(kind, Ways()))
         return [
             self._share(session, count, most_rows, least_chance, turns, drafts=drafted)
             for session, drafted in zip(sessions, drafts, strict=True)
