@@ -269,7 +269,7 @@ class Measured:
             return Share(drafts, rows, config.ngram_tokens, remote)
         most = max(self._curve.choices)
         rows = max(2, min(most, SOUGHT * most // sharing))
-        text.leans = session.adapts and self._repeats(session, text, sharing, turns)
+        text.leans = drafts and session.adapts and self._repeats(session, text, sharing, turns)
         ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
         ngram_tokens = ngram_tokens if config.ngram_tokens else 0
         drafts = drafts and not text.leans
