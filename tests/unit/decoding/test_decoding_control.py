@@ -71,24 +71,15 @@ def test_sessions_of_other_pacings_keep_their_draft(both: OneProcess) -> None:
     assert [stream.counters.hits > 0 for stream in streams] == [False, True, True]
 
 
-def test_a_draft_that_is_stopped_and_woken_at_random_changes_no_text(
-    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("pacing", "works"), [("card", 3), ("auto", 5)])
+def test_a_draft_that_is_stopped_woken_and_awaited_at_random_changes_no_text(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch, pacing: str, works: int
 ) -> None:
+    """Only `auto` lets the target wait."""
     decided = iter(range(10_000))
-    monkeypatch.setattr(Scripted, "drafts", lambda: next(decided) * 2654435761 % 7 < 3)
-    streams = opened(both, ["card"] * 4, tokens=60)
-    texts = both.run(streams, draft_steps=3)
-    assert texts == [autoregressive(MODEL, request_of([n, 1], 60)) for n in range(4)]
-    assert sum(stream.counters.hits for stream in streams) > 0
-
-
-def test_turns_that_begin_and_end_at_random_change_no_text(
-    both: OneProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decided = iter(range(10_000))
-    monkeypatch.setattr(Scripted, "drafts", lambda: next(decided) * 2654435761 % 7 < 5)
+    monkeypatch.setattr(Scripted, "drafts", lambda: next(decided) * 2654435761 % 7 < works)
     monkeypatch.setattr(Scripted, "awaited", lambda: next(decided) * 2654435761 % 5)
-    streams = opened(both, ["auto"] * 4, tokens=60)
+    streams = opened(both, [pacing] * 4, tokens=60)
     texts = both.run(streams, draft_steps=3)
     assert texts == [autoregressive(MODEL, request_of([n, 1], 60)) for n in range(4)]
     assert sum(stream.counters.hits for stream in streams) > 0
