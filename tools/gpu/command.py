@@ -6,7 +6,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -22,8 +22,7 @@ from gpu.apart import run_apart
 from gpu.environment import Environment
 from gpu.models import FULL, TINY, bundled_pair
 from gpu.phases import PHASES, USUAL, Job
-from gpu.report import Check, Found, PhaseRecord, Report, named_by_time
-from gpu.sharing import SharedDevice, SharingError, shared_device
+from gpu.report import Found, PhaseRecord, Report, named_by_time
 
 FAILED, REFUSED = 1, 2
 
@@ -46,9 +45,6 @@ def check(
     total_s: Annotated[
         float, typer.Option(min=0.1, help="The run ends after about so many seconds.")
     ] = 300.0,
-    mps: Annotated[
-        bool, typer.Option("--mps", help="Both models' kernels at once on a device (NVIDIA's MPS).")
-    ] = False,
     scratch: Annotated[
         Path, typer.Option(help="Folder for random pairs, at most two at a time (8b: 19 GB each).")
     ] = Path("/tmp"),
@@ -75,14 +71,7 @@ def check(
     file = None if results is None else named_by_time(results)
     report = Report(Environment.of(found), file)
     run = _Run(report, found, draft_device or device, scratch)
-    with ExitStack() as exits:
-        exits.enter_context(_interrupted_by_sigterm())
-        if mps:
-            sockets = exits.enter_context(tempfile.TemporaryDirectory(prefix="card-mps-"))
-            try:
-                run.share(exits.enter_context(shared_device(Path(sockets))))
-            except SharingError as error:
-                _refuse(f"--mps: {error}")
+    with _interrupted_by_sigterm():
         run.phases(names, limit_s, total_s)
     raise typer.Exit(0 if report.passed else FAILED)
 
@@ -107,15 +96,6 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _check_sharing(device: SharedDevice) -> Check:
-    try:
-        served = device.has_served()
-    except SharingError as error:
-        return Check("MPS", False, str(error))
-    detail = "it served the phases" if served else "no program joined it: they took turns"
-    return Check("MPS", served, detail)
-
-
 class _Run:
     """One run: phase after phase, and what was found is written down at once."""
 
@@ -128,12 +108,6 @@ class _Run:
         self._draft_device = draft_device
         self._scratch = scratch
         self._started = time.monotonic()
-        self._shared: SharedDevice | None = None
-
-    def share(self, device: SharedDevice) -> None:
-        """Phases run under MPS."""
-        self._shared = device
-        self._report.shared = True
 
     def phases(self, names: list[str], limit_s: float, total_s: float) -> None:
         """Run them all, while there is time. One that fails, or is over its time, does not keep the
@@ -144,8 +118,6 @@ class _Run:
                 for name in names:
                     left_s = total_s - (time.monotonic() - self._started)
                     self._phase(name, min(limit_s, left_s), Path(kept))
-                if self._shared is not None:
-                    self._found(_check_sharing(self._shared))
             except KeyboardInterrupt:
                 self._say("ended from outside")
         self._write()

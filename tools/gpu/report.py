@@ -60,15 +60,10 @@ class PhaseRecord:
 
 @dataclass
 class Report:
-    """Everything one run found.
-
-    file    where it is kept; None: nowhere
-    shared  the phases ran under MPS
-    """
+    """Everything one run found. `file` is where it is kept; None: nowhere."""
 
     environment: Environment
     file: Path | None = None
-    shared: bool = False
     seconds: float = 0.0
     phases: list[PhaseRecord] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
