@@ -14,7 +14,6 @@ from training import corpus as corpus_files
 from training import stages
 from training.compute import Compute, compute_of, device_of
 from training.divergences import Divergence
-from training.fitting import Progress as Fitted
 from training.recipe import Recipe, read_recipe
 from training.terminal import bar, console, print_figures, told
 from training.workplace import Workplace, claim
@@ -149,13 +148,6 @@ def evaluate(
         if held_out is None and own_held_out.is_file():
             held_out = own_held_out
         with bar("evaluate") as show:
-            done, all_tokens = 0, max_tokens * len(stages.TEMPERATURES)
-
-            def on_token() -> None:
-                nonlocal done
-                done += 1
-                show(done / all_tokens, "reading along")
-
             figures = stages.evaluate(
                 pair,
                 prompts,
@@ -164,7 +156,7 @@ def evaluate(
                 limit,
                 max_tokens,
                 seed=seed,
-                on_token=on_token,
+                show=show,
             )
         print_figures(figures, f"{figures.prompts} prompts of {prompts.name}")
         if json_file is not None:
@@ -200,15 +192,8 @@ def _begin(output: Path, recipe: Path | None) -> tuple[Workplace, Recipe]:
 
 def _corpus(place: Workplace, recipe: Recipe, source: list[Path] | None) -> None:
     with bar("corpus") as show:
-        files = 0
-
-        def on_file() -> None:
-            nonlocal files
-            files += 1
-            show(None, f"{files} files read")
-
         roots = source or corpus_files.default_roots()
-        found = corpus_files.gather(roots, place.corpus, recipe.sources, on_file)
+        found = corpus_files.gather(roots, place.corpus, recipe.sources, show)
     console.print(
         f"corpus: {found.train_documents} documents to train on, "
         f"{found.held_out_documents} held out, {found.characters / 1e6:.1f}M characters"
@@ -230,21 +215,10 @@ def _fit(
 ) -> None:
     if stage == "distil":
         with bar("own texts") as show:
-            written = 0
-
-            def on_texts(count: int) -> None:
-                nonlocal written
-                written += count
-                show(written / recipe.distillation.texts, f"{written} texts")
-
-            stages.own_texts(place, recipe, compute, on_texts)
+            stages.own_texts(place, recipe, compute, show)
     with bar(stage) as show:
-
-        def on_progress(at: Fitted) -> None:
-            show(at.spent, f"step {at.step}, loss {at.loss:.3f}")
-
         if stage == "distil":
-            losses = stages.distil(place, recipe, compute, on_progress)
+            losses = stages.distil(place, recipe, compute, show)
         else:
-            losses = stages.train_model(place, recipe, stage, compute, on_progress)
+            losses = stages.train_model(place, recipe, stage, compute, show)
     console.print(f"{stage}: {len(losses)} steps, training loss {losses[-1]:.3f}")
