@@ -32,7 +32,7 @@ from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.server import TritonProcess
 from card.serving.supervision.sighting import LoadProgress
-from card.serving.supervision.triton_server import Restriction, ServerOptions, TritonInstall
+from card.serving.supervision.triton_server import TritonInstall
 from card.serving.supervision.user_cache import user_cache
 from card.settings import (
     SETTINGS_VARIABLE,
@@ -41,9 +41,11 @@ from card.settings import (
     Settings,
     freeze,
     in_ascii,
+    without_settings,
 )
 
 HEADER = "card-supervisor"
+"""Opens the restricted APIs: in lower case for HTTP/2, and Triton splits at `:`, `,` and `=`."""
 LOG_ERRORS_ALONE = ("--log-info=false",)
 """Warnings and errors only; `serving.triton_arguments` come later and win."""
 STEADY_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4194304", "MALLOC_TRIM_THRESHOLD_": "4194304"}
@@ -76,27 +78,22 @@ class Service:
         self._models = (*self.stubs, ENSEMBLE)
         self._engines = [model for model in self.stubs if model in ENGINES]
         socket = triton_socket(run_directory.path, serving.grpc_port)
-        restriction = Restriction(HEADER, secrets.token_hex(32))
-        options = ServerOptions(
-            model_repository=run_directory.stage_models(
-                model_repository,
-                {ENSEMBLE: as_protobuf_text(_told_to_clients(settings))},
-            ),
-            load_models=self._models,
-            restriction=restriction,
-            region_prefix=run_directory.region_prefix,
-            http_port=serving.http_port,
-            grpc_port=serving.grpc_port,
-            metrics_port=serving.metrics_port,
-            address=serving.address,
+        self._secret = secrets.token_hex(32)
+        staged = run_directory.stage_models(
+            model_repository, {ENSEMBLE: as_protobuf_text(_told_to_clients(settings))}
+        )
+        command = install.command(
+            serving,
+            staged,
+            self._models,
+            f"{HEADER}={self._secret}",
+            run_directory.region_prefix,
             grpc_address=f"unix:{socket.with_name('grpc')}" if serving.guard else None,
-            closed_over_http=() if serving.http_inference else ("inference",),
-            extra_arguments=(
+            extra=(
                 *LOG_ERRORS_ALONE,
                 f"--model-load-thread-count={len(self._models)}",
                 *(WITHOUT_GPU if _only_on_processors(settings) else ()),
                 *trace_arguments(settings.observability),
-                *serving.triton_arguments,
             ),
         )
         legible = in_ascii(settings, run_directory.fresh_links())
@@ -112,12 +109,12 @@ class Service:
         # A model that is reloaded months later must not read what was edited for the next start.
         freeze(legible, run_directory.settings)
         variables[SETTINGS_VARIABLE] = str(run_directory.settings)
+        environment = install.environment(without_settings(os.environ)) | variables
         with ExitStack() as started:
-            self.server = TritonProcess(install, options, variables)
+            self.server = TritonProcess(command, environment, run_directory.region_prefix)
             started.callback(self.server.kill)
             self.guard = GuardProcess(settings, socket) if serving.guard else None
             started.pop_all()
-        self._secret = restriction.value
         self._notices = Notices(notices)
         self._retired = False
         self.has_served = False
@@ -126,7 +123,7 @@ class Service:
         self._engine_timeout_s = serving.engine_timeout_s
         self._load_timeout_s = serving.load_timeout_s
         self._repository = Repository(
-            http_address(serving), serving.http_port, restriction.http_headers
+            http_address(serving), serving.http_port, {HEADER: self._secret}
         )
         self._heartbeats = Heartbeats(
             settings.cache.directory, self.server.pid, pool_geometry(settings)

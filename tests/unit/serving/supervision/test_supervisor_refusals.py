@@ -26,11 +26,11 @@ from card.serving.supervision import supervisor
 
 find = supervisor.find_triton
 
-def found_after_a_while(directory):
+def found_after_a_while(directory, named):
     print("looking", flush=True)
     os.read(0, 1)
     {ending}
-    return find(directory)
+    return find(directory, named)
 
 supervisor.find_triton = found_after_a_while
 typer.run(command.main)
