@@ -53,17 +53,10 @@ def test_the_virtual_environments_python_comes_first_on_path(install: TritonInst
 
 def test_the_command_says_what_the_options_say(install: TritonInstall) -> None:
     """What an operator adds comes last, so that it wins."""
-    extra = ("--grpc-use-ssl=true", "--log-verbose=2")
-    serving = ServingSettings(triton_arguments=extra)
-    command = install.command(
-        serving,
-        Path("/models"),
-        ("card", "draft"),
-        "key=abc123",
-        "card_1_",
-        extra=("--log-info=0",),
-    )
-    assert tuple(command[-2:]) == extra
+    given, ours = ("--grpc-use-ssl=true", "--log-verbose=2"), ("--log-info=0",)
+    serving, loads = ServingSettings(triton_arguments=given), ("card", "draft")
+    command = install.command(serving, Path("/models"), loads, "key=abc123", "card_1_", extra=ours)
+    assert tuple(command[-3:]) == (*ours, *given)
     assert "--model-control-mode=explicit" in command
     loaded = [argument for argument in command if argument.startswith("--load-model")]
     assert loaded == ["--load-model=card", "--load-model=draft"]
