@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 from debian_package import prometheus_programs
 
-from card.serving.supervision.ports import reserved_ports
+from card.serving.supervision.this_machine import reserved_ports
 from card.settings import REPOSITORY_ROOT
 
 RULES = REPOSITORY_ROOT / "deploy/prometheus/card.rules.yml"

@@ -23,9 +23,9 @@ import openai
 import pytest
 from real_pair import PAIR_VARIABLES
 
-from card.serving.supervision.ports import reserved_ports
 from card.serving.supervision.residue import REGIONS
 from card.serving.supervision.stubs import find_orphans
+from card.serving.supervision.this_machine import reserved_ports
 from card.settings import REPOSITORY_ROOT
 
 RUN = REPOSITORY_ROOT / "scripts" / "run"

@@ -11,9 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from card.serving.supervision.local_http import open_local
-from card.serving.supervision.repository import reachable
 from card.serving.supervision.tether import tethered
+from card.serving.supervision.this_machine import open_local, reachable
 from card.settings import ServingSettings
 
 MODEL = "ensemble"

@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from card.serving.supervision.local_http import open_local
+from card.serving.supervision.this_machine import open_local
 from card.speculation.pacing import PACINGS
 from card_client import CardClient, CardError, Delta, GenerateRequest
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from card.serving.supervision.local_http import open_local
 from card.serving.supervision.supervised import SUPERVISOR, SupervisedServer, reserved_serving
+from card.serving.supervision.this_machine import open_local
 from card.settings import Settings
 
 _ANSWER_S = 10.0

@@ -17,10 +17,9 @@ from card.settings import SettingsError, load_settings
 from card_client import CardError
 from importing.checks import PairError
 from loading.service import running_service
-from trtllm.installation import Installation, is_served_from_here
 from trtllm.own_modes import DRAFT_TARGET, PLAIN, OwnModeError, measure
 from trtllm.pair import Devices, Pair
-from trtllm.report import Check, Report, Speed
+from trtllm.report import Check, Installation, Report, Speed, is_served_from_here
 from trtllm.served import Served
 
 FAILED, REFUSED = 1, 2

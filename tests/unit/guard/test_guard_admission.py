@@ -13,7 +13,7 @@ from client_double import TritonDouble, served
 from told_clock import ToldClock
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from card.serving.supervision.ports import reserved_ports
+from card.serving.supervision.this_machine import reserved_ports
 from card_client import CardClient, GenerateRequest
 from card_guard.admission import Admission, FullError, LostError, Place
 from card_guard.server import Guard, serve

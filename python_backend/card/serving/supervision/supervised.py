@@ -13,10 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from card.serving.supervision.local_http import open_local
-from card.serving.supervision.ports import reserved_ports
-from card.serving.supervision.repository import reachable
 from card.serving.supervision.tether import tethered
+from card.serving.supervision.this_machine import open_local, reachable, reserved_ports
 from card.settings import ServingSettings
 
 _ANSWER_S = 2.0

@@ -15,7 +15,6 @@ import pytest
 from real_pair import pair_settings
 
 from card.serving import supervisor
-from card.serving.supervision.ports import reserved_ports
 from card.serving.supervision.prerequisites import (
     check_disk,
     check_numpy,
@@ -23,6 +22,7 @@ from card.serving.supervision.prerequisites import (
     check_shared_memory,
     check_shell_proof,
 )
+from card.serving.supervision.this_machine import reserved_ports
 from card.serving.supervisor import unmet_prerequisites
 from card.settings import REPOSITORY_ROOT
 
