@@ -148,10 +148,8 @@ class Service:
             return Sight(state, silence_s, streams=self.open_slots)
         if model not in ENGINES or state is ProcessState.GONE:
             return Sight(state)
-        pulse = self._heartbeats.of(model, stub.process.pid)
-        if pulse is None:
-            return Sight(state, attached=False)
-        return Sight(state, pulse.silence_s, pulse.starved_s, pulse.attached)
+        heard = self._heartbeats.sight(model, stub.process.pid, state)
+        return heard or Sight(state, attached=False)
 
     def sights(self) -> dict[str, Sight]:
         """One look at each of `stubs`."""
@@ -174,7 +172,7 @@ class Service:
         """Whether all show themselves in the pool of this server's `card`."""
         stubs = {engine: self.server.stub(engine) for engine in self._engines}
         return all(
-            stub is not None and self._heartbeats.of(engine, stub.process.pid) is not None
+            stub is not None and self._heartbeats.sight(engine, stub.process.pid) is not None
             for engine, stub in stubs.items()
         )
 
