@@ -77,6 +77,11 @@ class Tally:
         return self._last - self._start
 
     @property
+    def first_s(self) -> float | None:
+        """From the request to the first text; None: there was none."""
+        return None if self._first is None else self._first - self._start
+
+    @property
     def last(self) -> Response:
         """What told the counts so far."""
         return self._response or Response()
@@ -104,8 +109,8 @@ class Tally:
             parts.insert(0, f"{response.num_output_tokens} tokens")
             if self.seconds > 0:
                 parts.append(f"{self.tokens_per_s:.1f} tokens/s")
-        if self._first is not None:
-            parts.append(f"first text after {self._first - self._start:.2f} s")
+        if self.first_s is not None:
+            parts.append(f"first text after {self.first_s:.2f} s")
         accepted = mean_accepted(response)
         if accepted is not None:
             parts.append(f"{accepted:.2f} accepted per step")

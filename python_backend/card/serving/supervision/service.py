@@ -94,11 +94,11 @@ class Service:
                 *trace_arguments(settings.observability),
             ),
         )
-        legible = in_ascii(settings, run_directory.fresh_links())
-        notices = run_directory.fresh_notices()
+        legible = in_ascii(settings, run_directory.fresh("links"))
+        notices = run_directory.fresh("notices")
         variables = {name: os.environ.get(name, value) for name, value in STEADY_MEMORY.items()}
         variables |= {
-            "TMPDIR": str(run_directory.temporary),
+            "TMPDIR": str(run_directory.fresh("tmp")),
             NOTICES_VARIABLE: str(notices),
             CALIBRATION_CACHE_VARIABLE: str(
                 legible.serving.findings or user_cache() or run_directory.calibration_cache

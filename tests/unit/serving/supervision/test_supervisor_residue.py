@@ -110,8 +110,8 @@ def test_without_a_supervisor_nothing_is_ever_said(monkeypatch: pytest.MonkeyPat
 
 def test_a_new_server_begins_without_notices_of_the_last(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    Notices(run.fresh_notices()).draining.post()
-    assert not Notices(run.fresh_notices()).draining.stands
+    Notices(run.fresh("notices")).draining.post()
+    assert not Notices(run.fresh("notices")).draining.stands
     run.close()
 
 
