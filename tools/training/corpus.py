@@ -105,7 +105,7 @@ def texts(folder: Path, name: str) -> Iterator[str]:
     """
     path = folder / name
     if not path.is_file():
-        raise TrainingError(f"{path} is missing: run the stage `corpus` first")
+        raise TrainingError(f"{path} is missing: `all` gathers it")
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)["text"]

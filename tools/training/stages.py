@@ -192,7 +192,7 @@ def evaluate(
 ) -> Evaluation:
     """Measure the pair in ``pair/target`` and ``pair/draft``, in float32; writes nothing.
 
-    ``held_out`` is a JSONL file of documents as the stage ``corpus`` writes it; its losses are
+    ``held_out`` is a JSONL file of documents as ``corpus.gather`` writes it; its losses are
     taken over at most 64 windows of half the positions, at most 512 tokens each.
     """
     target, draft = (architecture.load(pair / role, device) for role in ("target", "draft"))

@@ -33,7 +33,7 @@ class Workplace:
 
     @property
     def undistilled(self) -> Path:
-        """The draft as the stage `draft` left it."""
+        """The draft as the corpus taught it."""
         return self.root / "undistilled"
 
     @property
