@@ -22,12 +22,6 @@ import typer
 from rich.console import Console
 
 from card.serving.supervision.prerequisites import check_ports
-from card.serving.supervision.supervised import (
-    SupervisedServer,
-    SupervisorEndedError,
-    complaints,
-    last_words,
-)
 from card.settings import Settings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from card_client.chat_template import ChatTemplateError
@@ -36,6 +30,12 @@ from demonstration.comparison import compare
 from demonstration.gateway import GatewayEndedError, GatewayProcess
 from demonstration.prompts import prompt_of
 from demonstration.requests import allowed_tokens, try_line
+from loading.supervised import (
+    SupervisedServer,
+    SupervisorEndedError,
+    complaints,
+    last_words,
+)
 
 COMPLETION_TOKENS = 192
 INTERRUPTED = 130

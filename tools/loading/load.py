@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.prompts import PromptsError, read_prompts
-from card.serving.supervision.supervised import SupervisorEndedError
 from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 from card_client import CardError
 from card_client.chat_template import ChatTemplateError
@@ -21,6 +20,7 @@ from loading.folder import results_folder
 from loading.memory import long_texts, look, most_held, show
 from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
 from loading.service import running_service
+from loading.supervised import SupervisorEndedError
 
 CONCURRENCIES = (1, 4, 8)
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"

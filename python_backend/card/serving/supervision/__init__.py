@@ -22,6 +22,4 @@
 `notices`       what the processes of a service tell each other outside of any request
 `load_failure`  why a model cannot be loaded
 `prerequisites` what this machine must offer, `model_files` what the pair's files must be
-`supervised`    a supervisor as a child process, for programs that need a server for a while
-`this_machine`  ports, addresses and HTTP on this machine
 """

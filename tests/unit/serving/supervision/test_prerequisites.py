@@ -22,9 +22,9 @@ from card.serving.supervision.prerequisites import (
     check_shared_memory,
     check_shell_proof,
 )
-from card.serving.supervision.this_machine import reserved_ports
 from card.serving.supervisor import unmet_prerequisites
 from card.settings import REPOSITORY_ROOT
+from loading.supervised import reserved_ports
 
 ROOT = Path(__file__).resolve().parents[4]
 SETUP_READS = (

@@ -16,7 +16,7 @@ import pytest
 from child_process import child, next_line
 from real_pair import DRAFT, TARGET
 
-from card.serving.supervision.supervised import complaints, reserved_serving
+from loading.supervised import complaints, reserved_serving
 
 AT_THE_INSTALLATION = """
 import os
