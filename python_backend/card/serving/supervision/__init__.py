@@ -14,6 +14,9 @@
 `stop_requests` requests to stop, as signals make them
 `tether`        ties the life of a child process to its parent's
 `repository`    Triton's model control over HTTP, and the thread that asks whether it serves
+`guard`         the process in front of gRPC: started, listened to, started again
+`starvation`    which part of a process's silence is due to the machine
+`descriptors`   how many files and connections its processes may have open
 `residue`       what a dead supervisor or stub leaves behind, and its removal
 `sighting`      what is told to the outside: the state of the service and of every model
 `health`        liveness, readiness and metrics for the outside
