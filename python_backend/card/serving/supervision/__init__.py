@@ -18,9 +18,7 @@
 `starvation`    which part of a process's silence is due to the machine
 `descriptors`   how many files and connections its processes may have open
 `residue`       what a dead supervisor or stub leaves behind, and its removal
-`sighting`      what is told to the outside: the state of the service and of every model
-`health`        liveness, readiness and metrics for the outside
-`figures`       the supervisor's metrics
+`health`        what is told to the outside: states, liveness, readiness, metrics
 `journal`       one line per event on standard error
 `notices`       what the processes of a service tell each other outside of any request
 `load_failure`  why a model cannot be loaded

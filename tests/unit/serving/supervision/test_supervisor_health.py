@@ -21,16 +21,17 @@ from told_clock import ToldClock
 
 from card.cache import EngineState, Geometry, Pool, SlotState
 from card.cache.home import sweep_pools
-from card.serving.supervision.health import STALLED_S, HealthServer
-from card.serving.supervision.heartbeats import Heartbeats
-from card.serving.supervision.policy import CARD, DRAFT, REMOTE, STUBS, TARGET
-from card.serving.supervision.sighting import (
+from card.serving.supervision.health import (
+    STALLED_S,
     STATES,
     GuardHealth,
+    HealthServer,
     ModelHealth,
     ServiceHealth,
     state_of,
 )
+from card.serving.supervision.heartbeats import Heartbeats
+from card.serving.supervision.policy import CARD, DRAFT, REMOTE, STUBS, TARGET
 from card.serving.supervision.supervisor import meets_strangers
 from card.settings import ServingSettings
 
