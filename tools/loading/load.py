@@ -142,20 +142,12 @@ def _table(max_tokens: int) -> Table:
 
 
 def _add(table: Table, found: Measurement, max_tokens: int) -> None:
-    milliseconds = (
-        found.first_p50,
-        found.first_p99,
-        found.gap_p50,
-        found.gap_p99,
-        found.whole_p50,
-        found.whole_p99,
-    )
     table.add_row(
         str(found.concurrency),
         f"{found.requests:.2f}",
         f"{found.requests * max_tokens:.0f}",
         f"{found.responses:.1f}",
-        *(f"{value:.0f}" for value in milliseconds),
+        *(f"{value:.0f}" for value in (*found.first, *found.gap, *found.whole)),
     )
 
 
