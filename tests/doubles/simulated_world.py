@@ -185,7 +185,7 @@ class World:
             return self._chain(self.random.randint(0, most)), 0
         chain = self._drafted(session, share.drafts, most, sharing)
         drafted, likelihood = len(chain), chain.chances[-1] if chain.chances else 1.0
-        chances = []
+        chances = list[float]()
         while session.ngrams and len(chances) < min(share.ngram_tokens, most - drafted):
             likelihood *= session.ngrams
             if likelihood < share.least_chance:
