@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from bench.contest import Completion
-from bench.report import Report, print_report, store
+from bench.report import Report, Written, print_report, store
 from bench.terminal import DIFFER, RESULTS, name_differences, say_reservation
 
 
@@ -26,9 +26,16 @@ def conclude(
     """
     print_report(console, report)
     say_reservation(console, report.conditions)
-    date = report.conditions.date.replace(":", "").split("+")[0]
-    for path in store(report, json_file or RESULTS / f"{date}-{command}.json"):
-        console.print(str(path), highlight=False, soft_wrap=True)
+    keep(console, report, report.conditions.date, command, json_file)
     if not all(row.texts_equal in (True, None) for row in (*report.rows, *report.tried)):
         name_differences(completions)
         raise typer.Exit(DIFFER)
+
+
+def keep(
+    console: Console, report: Written, date: str, command: str, json_file: Path | None
+) -> None:
+    """Store what `command` found; by default among the results, by date and command."""
+    file = json_file or RESULTS / f"{date.replace(':', '').split('+')[0]}-{command}.json"
+    for path in store(report, file):
+        console.print(str(path), highlight=False, soft_wrap=True)

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shlex
 import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from typing import Annotated
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from bench.conditions import this_machine
+from bench.cells import Cells, Columns, table
+from bench.conclusion import keep
+from bench.conditions import Machine, portable, this_machine
 from bench.delaying_proxy import delaying_proxy
 from bench.options import MaxTokens, PromptsFile, SettingsFile
 from bench.progress import shown
 from bench.prompts import Prompt
 from bench.recorded import Recorded
+from bench.report import draw, in_markdown
 from bench.terminal import (
     DIFFER,
     PROMPTS,
     make_console,
     prompts_of,
+    results_option,
     said_in_one_line,
     warn_if_busy,
 )
@@ -71,6 +77,35 @@ class Wave:
     def steps(self) -> int:
         return sum(text.steps for text in self.texts)
 
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def ids(self) -> list[tuple[int, ...]]:
+        """Of all texts."""
+        return [text.ids for text in self.texts]
+
+
+@dataclass(frozen=True)
+class SledRow:
+    """Eight devices at one distance, with one way to share the work; medians over the rounds.
+
+    way             a key of `WAYS`; `decoding` is its pacing
+    ratio           of tokens per second to those of the server alone at this distance
+    steps_per_pass  texts that share a pass of the target
+    texts_equal     every text is what the server alone wrote first
+    """
+
+    delay_ms: int
+    way: str
+    decoding: str
+    tokens_per_s: float
+    ratio: float
+    tokens_per_step: float
+    steps_per_pass: float
+    texts_equal: bool
+
 
 def sled(
     prompts: PromptsFile = PROMPTS,
@@ -87,6 +122,7 @@ def sled(
             show_default=", ".join(map(str, DELAYS_MS)),
         ),
     ] = None,
+    json_file: Annotated[Path | None, results_option("DATE-sled.json")] = None,
     settings_file: SettingsFile = None,
 ) -> None:
     """Measure eight devices that draft for one server, far away, against the server alone."""
@@ -103,11 +139,20 @@ def sled(
             measured = asyncio.run(
                 _measure(console, running, chosen, max_tokens, rounds, agreement, delays)
             )
-    _show(console, measured, agreement)
-    texts = {
-        tuple(text.ids for text in wave.texts) for found in measured.values() for wave in found
-    }
-    if len(texts) > 1:
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    found = SledReport(
+        command=shlex.join(["./scripts/bench", *sys.argv[1:]]),
+        date=date,
+        machine=machine,
+        settings=portable(settings),
+        max_tokens=max_tokens,
+        rounds=rounds,
+        agreement=agreement,
+        rows=rows_of(measured),
+    )
+    draw(console, found.tables())
+    keep(console, found, date, "sled", json_file)
+    if not all(row.texts_equal for row in found.rows):
         print("error: the texts of devices are not those of the target alone", file=sys.stderr)
         raise typer.Exit(DIFFER)
 
@@ -189,22 +234,67 @@ async def _text(
     return Text(tuple(ids), steps)
 
 
-def _show(console: Console, measured: Measured, agreement: float) -> None:
-    table = Table(title=f"{DEVICES} devices, {agreement:.0%} of what they recorded is right")
-    for heading in ("delay", "who waits", "tokens/s", "ratio", "tokens/step", "steps/pass"):
-        table.add_column(heading)
-    for (delay_ms, way), waves in measured.items():
-        alone = measured[delay_ms, next(iter(WAYS))]
-        ratio = statistics.median(
-            own.tokens / own.seconds / (other.tokens / other.seconds)
-            for own, other in zip(waves, alone, strict=True)
+def rows_of(measured: Measured) -> list[SledRow]:
+    """Medians of each delay and way."""
+    own = next(iter(measured.values()))[0].ids
+    return [
+        SledRow(
+            delay_ms=delay_ms,
+            way=way,
+            decoding=WAYS[way],
+            tokens_per_s=statistics.median(wave.tokens_per_s for wave in waves),
+            ratio=statistics.median(
+                wave.tokens_per_s / alone.tokens_per_s
+                for wave, alone in zip(waves, measured[delay_ms, next(iter(WAYS))], strict=True)
+            ),
+            tokens_per_step=statistics.median(wave.tokens / wave.steps for wave in waves),
+            steps_per_pass=statistics.median(wave.steps / wave.passes for wave in waves),
+            texts_equal=all(wave.ids == own for wave in waves),
         )
-        table.add_row(
-            f"{delay_ms} ms",
-            way,
-            f"{statistics.median(wave.tokens / wave.seconds for wave in waves):.0f}",
-            f"{ratio:.2f}",
-            f"{statistics.median(wave.tokens / wave.steps for wave in waves):.2f}",
-            f"{statistics.median(wave.steps / wave.passes for wave in waves):.2f}",
-        )
-    console.print(table)
+        for (delay_ms, way), waves in measured.items()
+    ]
+
+
+@dataclass(frozen=True)
+class SledReport:
+    """Everything that `bench sled` found."""
+
+    command: str
+    date: str
+    machine: Machine
+    settings: dict[str, Any]
+    max_tokens: int
+    rounds: int
+    agreement: float
+    rows: list[SledRow]
+
+    def tables(self) -> list[Cells]:
+        title = f"{DEVICES} devices, {self.agreement:.0%} of what they recorded is right"
+        return [table(title, _COLUMNS, self.rows)]
+
+    def content(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def markdown(self) -> str:
+        lines = [
+            "# Devices that draft",
+            "",
+            f"`{self.command}`, {self.date}",
+            "",
+            f"{self.machine.processor}, {self.machine.cores} cores, {self.machine.software}, load "
+            f"{self.machine.load:g} before the start; {self.max_tokens} tokens a text, medians of "
+            f"{self.rounds}.",
+            *in_markdown(self.tables()),
+        ]
+        return "\n".join(lines) + "\n"
+
+
+_COLUMNS: Columns[SledRow] = (
+    ("delay", lambda row: f"{row.delay_ms} ms"),
+    ("who waits", lambda row: row.way),
+    ("tokens/s", lambda row: f"{row.tokens_per_s:.0f}"),
+    ("ratio", lambda row: f"{row.ratio:.2f}"),
+    ("tokens/step", lambda row: f"{row.tokens_per_step:.2f}"),
+    ("steps/pass", lambda row: f"{row.steps_per_pass:.2f}"),
+    ("texts", lambda row: "equal" if row.texts_equal else "DIFFER"),
+)

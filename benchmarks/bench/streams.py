@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 
 from bench.cells import Cells, Columns, table
+from bench.conclusion import keep
 from bench.conditions import Machine, named_engines, portable, this_machine
 from bench.in_process import InProcess, Loops, slot_request
 from bench.line_up import thread_counts
@@ -25,12 +26,11 @@ from bench.names import name_of
 from bench.options import SettingsFile
 from bench.progress import shown
 from bench.prompts import Prompt
-from bench.report import draw, in_markdown, store
+from bench.report import draw, in_markdown
 from bench.streams_figures import StreamedText, StreamsRow, row_of
 from bench.terminal import (
     DIFFER,
     PROMPTS,
-    RESULTS,
     make_console,
     prompts_of,
     results_option,
@@ -92,10 +92,8 @@ def streams(
         repeats=repeats,
         rows=rows,
     )
-    file = json_file or RESULTS / f"{date.replace(':', '').split('+')[0]}-streams.json"
     draw(console, found.tables())
-    for path in store(found, file):
-        console.print(str(path), highlight=False, soft_wrap=True)
+    keep(console, found, date, "streams", json_file)
     if not all(row.texts_equal for row in rows):
         print("error: a stream's text is not what it is alone", file=sys.stderr)
         raise typer.Exit(DIFFER)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from card.cache import NO_CANDIDATES, Candidates
 from card.engines.row_costs import CostCurve
 from card.sampling import SamplingParameters
-from card.speculation.control import ControlConfig, Controller, Outcome
+from card.speculation.control import ControlConfig, Controller, Outcome, Share
 from card.speculation.control.measured import Measured
-from card.speculation.ngram import NgramProposer
 from card.speculation.pacing import PACINGS, Pacing
 
 CURVE_MS = {1: 10.0, 2: 10.4, 4: 11.6, 8: 15.0, 16: 24.0, 32: 42.0}
@@ -21,16 +20,36 @@ Agreement = Callable[[int], float]
 """Chance that a candidate is accepted, by the tokens of the text so far."""
 
 
+@dataclass(frozen=True)
+class Ngrams:
+    """As many proposals as are wanted, each right with this chance; 0: none."""
+
+    hit_rate: float
+
+    def propose(self, behind: Sequence[int], limit: int) -> list[int]:
+        return [0] * limit if self.hit_rate else []
+
+
 @dataclass(eq=False)
 class Session:
+    """One text.
+
+    ngrams     chance of each n-gram proposal behind what the draft gives to be right; 0: none
+    by_ngrams  n-grams alone propose, as often right as `agreement` says
+    """
+
     number: int
     agreement: Agreement
     parameters: SamplingParameters = field(default_factory=SamplingParameters)
     pacing: Pacing = PACINGS["card"]
-    proposer: NgramProposer = field(default_factory=NgramProposer)
+    ngrams: float = 0.0
     tokens: int = 0
     is_remote: bool = False
     by_ngrams: bool = False
+
+    @property
+    def proposer(self) -> Ngrams:
+        return Ngrams(self.ngrams)
 
     @property
     def queries(self) -> bool:
@@ -125,14 +144,14 @@ class World:
             sessions, draft_lives=self.draft_lives, draft_pass_ms=self.draft_ms
         )
         found = [
-            self._candidates(session, share.drafts, share.num_rows - 1, len(sessions))
+            self._candidates(session, share, len(sessions))
             for session, share in zip(sessions, plan.shares, strict=True)
         ]
         self._awaited, self._patience_s = plan.shares[0].awaited, plan.shares[0].patience_s
-        counts = self.control.trim(plan, sessions, found)
+        counts = self.control.trim(plan, sessions, [chain for chain, _ in found])
         outcomes = [
-            self._verified(session, candidates, count)
-            for session, candidates, count in zip(sessions, found, counts, strict=True)
+            self._verified(session, chain, drafted, count)
+            for session, (chain, drafted), count in zip(sessions, found, counts, strict=True)
         ]
         rows = sum(1 + outcome.verified for outcome in outcomes)
         share = self.contention if plan.has_company else self.alone_share
@@ -159,9 +178,23 @@ class World:
         self.seconds += waited_s
         return waited_s
 
-    def _candidates(self, session: Session, drafts: bool, most: int, sharing: int) -> Candidates:
+    def _candidates(self, session: Session, share: Share, sharing: int) -> tuple[Candidates, int]:
+        """A chain, and how many of it are the draft's."""
+        most = share.num_rows - 1
         if session.by_ngrams:
-            return self._chain(self.random.randint(0, most))
+            return self._chain(self.random.randint(0, most)), 0
+        chain = self._drafted(session, share.drafts, most, sharing)
+        drafted, likelihood = len(chain), chain.chances[-1] if chain.chances else 1.0
+        chances = list[float]()
+        while session.ngrams and len(chances) < min(share.ngram_tokens, most - drafted):
+            likelihood *= session.ngrams
+            if likelihood < share.least_chance:
+                break
+            chances.append(likelihood)
+        whole = Candidates.chain([0] * (drafted + len(chances)), [*chain.chances, *chances])
+        return whole, drafted
+
+    def _drafted(self, session: Session, drafts: bool, most: int, sharing: int) -> Candidates:
         if not drafts or not (self.draft_lives or session.is_remote):
             self._lateness[session.number] = self.late
             return NO_CANDIDATES
@@ -175,13 +208,18 @@ class World:
     def _chain(self, count: int) -> Candidates:
         return Candidates.chain([0] * count, [self.promise ** (at + 1) for at in range(count)])
 
-    def _verified(self, session: Session, candidates: Candidates, count: int) -> Outcome:
-        chance = session.agreement(session.tokens)
+    def _verified(
+        self, session: Session, candidates: Candidates, drafted: int, count: int
+    ) -> Outcome:
+        agreement = session.agreement(session.tokens)
+        behind = agreement if session.by_ngrams else session.ngrams
         accepted = 0
-        while accepted < count and self.random.random() < chance:
+        while accepted < count and self.random.random() < (
+            agreement if accepted < drafted else behind
+        ):
             accepted += 1
         return Outcome(
-            drafted=0 if session.by_ngrams else len(candidates),
+            drafted=drafted,
             verified=count,
             accepted=accepted,
             rejected=accepted < count,

@@ -49,6 +49,8 @@ class TextRecord(_Record):
                 older profiles, whose proposer knew no table of other texts
     hit_rate    of the n-gram proposer at the text's begin
     parcels     whether the choice of a smaller draft came: 1, 0; None: not measured
+    likeliest   whether the draft's likeliest token came, without the target's noise: 1, 0; None:
+                not measured
     """
 
     prompt_tokens: Annotated[int, Field(ge=1)]
@@ -58,6 +60,7 @@ class TextRecord(_Record):
     proposals: Annotated[str, Field(pattern=r"^[01-]+$")]
     chances: Annotated[str, Field(pattern=r"^[0-9]+$")] | None = None
     parcels: Annotated[str, Field(pattern=r"^[01]+$")] | None = None
+    likeliest: Annotated[str, Field(pattern=r"^[01]+$")] | None = None
 
     @model_validator(mode="after")
     def _equally_long(self) -> TextRecord:
@@ -68,7 +71,7 @@ class TextRecord(_Record):
     @property
     def _along(self) -> list[str]:
         """Fields with a character for every token."""
-        every = ("ranks", "confidence", "proposals", "chances", "parcels")
+        every = ("ranks", "confidence", "proposals", "chances", "parcels", "likeliest")
         return [name for name in every if getattr(self, name) is not None]
 
     def chance(self, place: int) -> float | None:
@@ -125,6 +128,20 @@ class Foresight(_Record):
         """Share of the tokens that an n-gram proposal would have foreseen."""
         every = "".join(text.proposals for text in self.texts)
         return every.count(RIGHT) / len(every)
+
+    def of_a_device(self) -> Foresight:
+        """The foresight of a device that runs the draft: it sends its likeliest token, and no
+        chance of it. Raises `PlanError` if it was not measured without the target's noise."""
+        texts = []
+        for text in self.texts:
+            came, right = (text.likeliest, RIGHT) if self.temperature else (text.ranks, "0")
+            if came is None:
+                raise PlanError(
+                    "the profile tells nothing of a draft on a device: measure it again"
+                )
+            ranks = "".join("0" if found == right else MISSED for found in came)
+            texts.append(text.model_copy(update={"ranks": ranks}))
+        return self.model_copy(update={"texts": texts, "children": [[1.0]] * LEVELS})
 
     def limited(self, numbers: Sequence[int], tokens: int) -> Foresight:
         """The first `tokens` of the texts of these prompts, in this order. Raises `PlanError` if

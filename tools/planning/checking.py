@@ -32,6 +32,10 @@ BUS_MS = 0.01
 WAKE_MS = 0.5
 """Until an idle loop looks again: half of the millisecond that it waits at most."""
 
+SERVER_MS = 3.5
+"""Until a server has put what a device sent into the pool, or a commit on its way to the device:
+half of what both take, by the clocks of the device and of the target's steps (`return_trace`)."""
+
 _ROUNDS = 7
 """Simulations until passes cost what they did in the run: each halves what contention may be."""
 
@@ -93,6 +97,8 @@ def compare(
         PlanError: the result lacks a step cost that this row needs.
     """
     measured = foresight.limited(result.texts, result.max_tokens)
+    if row.built is not None and row.built.on_a_device:
+        measured = measured.of_a_device()
     texts = [Text(record, measured) for record in measured.texts]
     return _Replay(result, row, texts, seed, repetitions).compare()
 
@@ -166,8 +172,6 @@ class _Replay:
             found.append(f"{self.config.proposals} were proposals of {WITHOUT_DRAFT[0]}")
         if not self.system.lossless:
             found.append("no token is kept that is not the target's")
-        if self.system.on_a_device and self.row.temperature:
-            found.append("the device knows the target's noise")
         return found
 
     def _simulate(self, factor: float, contention: float, draft_ms: float) -> list[Run]:
@@ -237,7 +241,7 @@ class _Replay:
 
     def _delays(self) -> Delays:
         served = self.row.where != "in_process"
-        bus = 1e3 * DEVICE_DELAY_S if self.system.on_a_device else BUS_MS
+        bus = 1e3 * DEVICE_DELAY_S + SERVER_MS if self.system.on_a_device else BUS_MS
         if not self.way.parallel and not served:
             return Delays()  # one process runs both loops in turn
         stream = self.row.time_to_first_token_ms - self.phases.time_to_first_token_ms

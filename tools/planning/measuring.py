@@ -97,6 +97,7 @@ def measure_foresight(
                 parcels=None
                 if small is None
                 else _chosen_by(small, prompt.tokens, written, parameters),
+                likeliest=_chosen_by(draft, prompt.tokens, written, SamplingParameters()),
             )
         )
         levels += [reading.level for reading in readings]

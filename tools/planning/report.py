@@ -10,8 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bench.names import name_of
-from card.speculation.pacing import PACINGS, PLAIN, title_of
+from card.speculation.pacing import PACINGS, PLAIN
 from planning.acceptance import Profile
 from planning.checking import Comparison
 from planning.hardware import Preset, Scene
@@ -46,7 +45,7 @@ def print_comparisons(
     for found in comparisons:
         row = found.row
         table.add_row(
-            name_of(row.system),
+            row.system,
             _PLACES.get(row.where, row.where),
             f"{row.temperature:g}",
             "" if row.gamma is None else str(row.gamma),
@@ -75,7 +74,7 @@ def print_comparisons(
         console.print(f"Cost of a draft pass: {origin}.", highlight=False)
     told = ((found.row.system, what) for found in comparisons for what in found.assumed)
     for system, what in dict.fromkeys(told):
-        console.print(f"{name_of(system)}: simulated as if {what}.", highlight=False)
+        console.print(f"{system}: simulated as if {what}.", highlight=False)
 
 
 def _over(found: Comparison) -> str:
@@ -102,7 +101,7 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
         f"[bold]{scene.placement.name}[/bold]: predicted pass of the target "
         f"{scene.target.work(1, context).ms:.2f} ms at 1 row, "
         f"{scene.target.work(16, context).ms:.2f} at 16; of the draft "
-        f"{scene.draft.work(4, context).ms:.2f} ms at 4; {title_of(PLAIN)} {alone:.1f} tokens/s.",
+        f"{scene.draft.work(4, context).ms:.2f} ms at 4; {PLAIN} {alone:.1f} tokens/s.",
         highlight=False,
     )
     headings = ["pacing", *(f"at agreement {a:g}" for a in agreements)]
@@ -110,13 +109,13 @@ def print_prediction(console: Console, prediction: Prediction) -> None:
     predicted = {outcome.pacing: PACINGS[outcome.pacing] for outcome in prediction.outcomes}
     for pacing in predicted:
         found = [prediction.of(pacing, agreement) for agreement in agreements]
-        table.add_row(title_of(pacing), *(_speed_up(outcome) for outcome in found))
+        table.add_row(pacing, *(_speed_up(outcome) for outcome in found))
     for pacing in (name for name, found in predicted.items() if found.queries and not found.waits):
         configs = [prediction.of(pacing, agreement).config for agreement in agreements]
         table.add_section()
         for setting in ("width", "depth", "rows"):
             values = (str(getattr(config, setting)) for config in configs)
-            table.add_row(f"{title_of(pacing)}: {setting}", *values)
+            table.add_row(f"{pacing}: {setting}", *values)
     console.print(table)
 
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from card.settings import SettingsError, load_settings
+from card.settings.paths import missing_files
 from card.settings.reference import reference
 
 
@@ -21,7 +22,7 @@ def main(
         typer.Option(
             metavar="FILE",
             help="Instead say whether FILE, under the environment variables that are set here, is "
-            "well. Models, ports and memory are looked at when the service starts.",
+            "well. The pair, ports and memory are looked at when the service starts.",
         ),
     ] = None,
 ) -> None:
@@ -30,10 +31,12 @@ def main(
         typer.echo(reference(), nl=False)
         return
     try:
-        load_settings(check)
+        problem = missing_files(load_settings(check), check)
     except SettingsError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
+        problem = str(error)
+    if problem:
+        typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(2)
     typer.echo(f"{check} is well")
 
 

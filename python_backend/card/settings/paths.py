@@ -85,6 +85,24 @@ def wrong_paths(settings: Settings, file: Path | None) -> str:
     return "; ".join(problems)
 
 
+def missing_files(settings: Settings, file: Path | None) -> str:
+    """Which files that not every pair needs, and these settings want, are not there; empty if all
+    are. A start says the same, and more, of every model."""
+    wanted: list[tuple[str, str, object, str]] = []
+    if settings.has_small_draft:
+        hint = f"speculation.drafter {settings.drafter} needs it; scripts/cut_draft.py makes one"
+        wanted.append(("draft_small", "path", settings.draft_small.path, hint))
+    hint = "scripts/ngrams makes one, null is none"
+    wanted.append(("speculation", "ngram_table", settings.speculation.ngram_table, hint))
+    problems = [
+        f"{said_in((section, field), file)}: {section}.{field}: it does not exist; {hint}"
+        f"{got(str(path))}"
+        for section, field, path, hint in wanted
+        if isinstance(path, Path) and not path.exists()
+    ]
+    return "; ".join(problems)
+
+
 def _with_paths(settings: Settings, change: Callable[[str, Path], Path]) -> Settings:
     """With every path that is given replaced by what `change` makes of its name and it."""
     sections = {name: getattr(settings, name) for name in Settings.model_fields}

@@ -122,7 +122,7 @@ def test_the_first_line_must_end_with_the_answer(text: str, right: bool) -> None
     assert Question("sums", "?", "46").is_answered_by(text) is right
 
 
-@pytest.mark.parametrize("command", ["suite", "family", "streams"])
+@pytest.mark.parametrize("command", ["suite", "family", "streams", "sled"])
 @pytest.mark.parametrize("place", ["folder", "file/further.json", "a" * 300])
 def test_figures_that_could_not_be_written_are_refused_before_anything_is_measured(
     tmp_path: Path, command: str, place: str

@@ -98,3 +98,20 @@ def test_the_environment_counts_as_it_does_at_a_start(
     code, said, error = checked(file)
     assert (code, said) == (2, "")
     assert "CARD_CACHE__SLOTS" in error
+
+
+def test_what_only_some_settings_need_must_be_there(write: Write, tmp_path: Path) -> None:
+    nowhere = f"{tmp_path}/none"
+    drafter = "speculation: {drafter: hierarchy}"
+    for text, field in (
+        (f"{drafter}\ndraft_small: {{path: {nowhere}}}", "draft_small.path"),
+        (f"speculation: {{ngram_table: {nowhere}}}", "speculation.ngram_table"),
+    ):
+        code, said, error = checked(write(text))
+        assert (code, said) == (2, "")
+        assert f"{field}: it does not exist; " in error
+        assert nowhere in error
+    (tmp_path / "none").mkdir()
+    assert checked(write(f"{drafter}\ndraft_small: {{path: {nowhere}}}"))[0] == 0
+    unread = write("draft_small: {path: nowhere}\nspeculation: {ngram_table: null}")
+    assert checked(unread)[0] == 0, "no drafter reads it"

@@ -31,9 +31,12 @@ SHARED_DEVICE: dict[str, Any] = {
 """Two models on one GPU, as measured: beside the target the draft makes a pass where five fit."""
 
 
-def speeds(world: World, agreement: float, pacing: str = "auto", texts: int = 24) -> list[float]:
+def speeds(
+    world: World, agreement: float, pacing: str = "auto", texts: int = 24, ngrams: float = 0.0
+) -> list[float]:
     """Of texts that are written one after the other."""
-    sessions = (world.session(agreement, pacing=PACINGS[pacing]) for _ in range(texts))
+    kind = {"pacing": PACINGS[pacing], "ngrams": ngrams}
+    sessions = (world.session(agreement, **kind) for _ in range(texts))
     return [world.write([session], 128) for session in sessions]
 
 
@@ -62,6 +65,21 @@ def test_turns_that_cannot_pay_cost_no_more_than_three_percent(
 ) -> None:
     """Here a turn takes as long as a pass of the target, or the draft is seldom right."""
     assert harmonic_mean(speeds(World(**shares), agreement, texts=40)) > 0.97
+
+
+@pytest.mark.parametrize("pacing", ["card", "auto"])
+@pytest.mark.parametrize("shares", [SHARED_DEVICE, {"draft_ms": 2.0}])
+@pytest.mark.parametrize("agreement", [0.0, 0.4])
+@pytest.mark.parametrize("ngrams", [0.2, 0.4])
+def test_a_draft_costs_no_more_than_three_percent_of_what_n_grams_alone_give(
+    pacing: str, shares: dict[str, Any], agreement: float, ngrams: float
+) -> None:
+    """Passes for which the draft was waited for in vain count, also where n-grams alone came."""
+    with_draft, without = (
+        harmonic_mean(speeds(World(**shares, draft_lives=lives), agreement, pacing, 40, ngrams))
+        for lives in (True, False)
+    )
+    assert with_draft > 0.97 * without
 
 
 def test_a_draft_that_is_wedged_in_its_turn_is_sent_away() -> None:

@@ -126,6 +126,16 @@ def test_a_text_that_repeats_itself_is_decoded_without_the_draft_until_it_is_sur
     assert runs[broken].draft_passes > runs[repeating].draft_passes
 
 
+@pytest.mark.parametrize("pacing", ["card", "auto"])
+def test_a_text_with_a_draft_gets_n_grams_too(pacing: str) -> None:
+    """While the draft makes its first pass."""
+    text, config = text_of("0" * 101, "1" * 101, hit_rate=0.9), Speculation(ngram_tokens=4)
+    run = simulate(text, pacing, config, machinery(draft_ms=1e4))
+    assert (run.draft_passes, run.hits) == (0, 0)
+    assert run.accepted == 4 * run.steps
+    assert not run.rows_alone
+
+
 def test_a_draft_that_is_always_wrong_is_stopped_and_the_next_text_begins_so() -> None:
     curve = {1: 4.0, 4: 6.0, 8: 9.0}
     with_cores = replace(machinery(), target_alone=MeasuredCost({1: 7.0}))

@@ -40,7 +40,8 @@ class Admission:
         named, forbidden = request.drafter, request.forbidden_drafter
         for field, name in (("drafter", named), ("forbidden_drafter", forbidden)):
             if name not in (None, *loaded):
-                raise invalid(field, name, f"{' or '.join(loaded)}, which is loaded")
+                are = "is" if len(loaded) == 1 else "are"
+                raise invalid(field, name, f"{' or '.join(loaded)}, which {are} loaded")
         if request.draft_key is not None:
             if named is not None:
                 raise invalid("drafter", named, "absent beside draft_key, for a device drafts")

@@ -183,11 +183,12 @@ class Measured:
         outcomes: Sequence[Outcome],
         taken_ms: float,
     ) -> None:
-        """Charge the pass to the trial, or let it pay a debt back."""
+        """Charge the pass to the trial, or let it pay a debt back. One that waited for the draft
+        is charged even if n-grams alone came of it."""
         trial, count = self._trials[plan.kind], len(outcomes)
         if not trial.drafts:
             trial.pay()
-        elif plan.drafts:
+        elif plan.drafts or self._texts[sessions[0].number].waited:
             tokens = count + sum(outcome.accepted for outcome in outcomes)
             passes = taken_ms / self._costs.ms(count, count, alone=True)
             loss = passes - tokens / sum(self._by_ngrams(each, count) for each in sessions)

@@ -23,7 +23,7 @@ def test_a_drafter_that_is_not_loaded_is_refused_by_name() -> None:
         assert admission().drafter(GenerateRequest(drafter=name)) == name
     for field, unloaded in product(("drafter", "forbidden_drafter"), ("phrases", "oracle")):
         asked: dict[str, Any] = {field: unloaded}
-        wanted = f"^INVALID_ARGUMENT: {field} is '{unloaded}'; it must be tree or ngram, which is"
+        wanted = f"^INVALID_ARGUMENT: {field} is '{unloaded}'; it must be tree or ngram, which are "
         with pytest.raises(Refusal, match=wanted):
             admission().drafter(GenerateRequest(**asked))
     with pytest.raises(Refusal, match="drafter is 'tree'; it must be ngram, which is loaded"):
