@@ -80,11 +80,6 @@ def check(
             folder = Path(exits.enter_context(kept))
         except OSError as error:
             _refuse(f"--scratch: {error}")
-        try:
-            report.file = None if results is None else named_by_time(results)
-            report.write()
-        except OSError as error:
-            _refuse(f"--results: {error}")
         run = _Run(report, found, draft_device or device, folder)
         if mps:
             sockets = exits.enter_context(tempfile.TemporaryDirectory(prefix="card-mps-"))
@@ -92,6 +87,11 @@ def check(
                 run.share(exits.enter_context(shared_device(Path(sockets))))
             except SharingError as error:
                 _refuse(f"--mps: {error}")
+        try:
+            report.file = None if results is None else named_by_time(results)
+            report.write()
+        except OSError as error:
+            _refuse(f"--results: {error}")
         run.phases(limit_s, total_s)
     raise typer.Exit(0 if report.passed else FAILED)
 
