@@ -15,10 +15,10 @@ from bench.measurement import Measurement, Task
 from bench.streamed import request_of, streamed
 from card.cache import Pool, SlotCounters
 from card.serving.geometry import pool_geometry
-from card.serving.supervision.supervised import SupervisorEndedError, last_words
 from card.settings import Settings
 from card_client import CardClient
 from loading.service import running_service
+from loading.supervised import SupervisorEndedError, last_words
 
 
 class ServerError(RuntimeError):

@@ -71,6 +71,25 @@ class Tally:
         self._pieces: list[str] = []
         self._response: Response | None = None
 
+    @property
+    def seconds(self) -> float:
+        """From the request to the last piece."""
+        return self._last - self._start
+
+    @property
+    def first_s(self) -> float | None:
+        """From the request to the first text; None: there was none."""
+        return None if self._first is None else self._first - self._start
+
+    @property
+    def last(self) -> Response:
+        """What told the counts so far."""
+        return self._response or Response()
+
+    @property
+    def tokens_per_s(self) -> float:
+        return (self.last.num_output_tokens or 0) / self.seconds if self.seconds > 0 else 0.0
+
     def add(self, response: Response) -> None:
         self._last = self._clock()
         if self._first is None and response.text:
@@ -84,16 +103,14 @@ class Tally:
 
     def figures(self) -> str:
         """One line: tokens, seconds, tokens/s, time to first text, mean accepted per step, end."""
-        seconds = self._last - self._start
-        response = self._response or Response()
-        parts = [f"{seconds:.2f} s"]
-        tokens = response.num_output_tokens
-        if tokens is not None:
-            parts.insert(0, f"{tokens} tokens")
-            if seconds > 0:
-                parts.append(f"{tokens / seconds:.1f} tokens/s")
-        if self._first is not None:
-            parts.append(f"first text after {self._first - self._start:.2f} s")
+        response = self.last
+        parts = [f"{self.seconds:.2f} s"]
+        if response.num_output_tokens is not None:
+            parts.insert(0, f"{response.num_output_tokens} tokens")
+            if self.seconds > 0:
+                parts.append(f"{self.tokens_per_s:.1f} tokens/s")
+        if self.first_s is not None:
+            parts.append(f"first text after {self.first_s:.2f} s")
         accepted = mean_accepted(response)
         if accepted is not None:
             parts.append(f"{accepted:.2f} accepted per step")

@@ -7,17 +7,14 @@
 `body`       what a request may say, and what becomes of it on Triton's wire
 `neutral`    what asks for nothing, and is ignored
 `messages`   what a chat says
-`template`   the chat template of the model
-`prompt`     messages and tools become one prompt
+`template`   the chat template of the model: messages and tools become one prompt
 `tools`      functions that the model may call
 `responses`  `/v1/responses`: the same chats in other words
-`generation` the text of one request, cancelled when its client leaves
+`generation` the text of one request with its tokens, cancelled when its client leaves
 `several`    several texts of one request, side by side
-`details`    tokens and their log-probabilities, as Triton tells them
-`tokens`     the texts of tokens, and which part of a text is which token's
+`tokens`     the texts of tokens, in log-probabilities and in what speculation did
 `scores`     how log-probabilities are told
 `usage`      what an answer took, and what speculation made of it
-`trace`      what speculation did, for who follows it
 `answer`     the JSON of completions, chat completions and their chunks
 `events`     server-sent events
 `page`       what a browser gets at the root

@@ -10,7 +10,7 @@ from typing import Any
 
 from card_gateway.generation import Piece
 from card_gateway.scores import Scores, Told
-from card_gateway.trace import TraceTexts
+from card_gateway.tokens import TraceTexts
 from card_gateway.usage import Usage
 
 Json = dict[str, Any]

@@ -37,7 +37,6 @@ from card_gateway.generation import (
 from card_gateway.identity import HEADER, NameRequest, identifier_of, traced
 from card_gateway.operations import Operations
 from card_gateway.page import add_page
-from card_gateway.prompt import prompt_of
 from card_gateway.responses.body import ResponseBody
 from card_gateway.responses.memory import ItemMemory
 from card_gateway.responses.output import ResponseAnswer
@@ -45,11 +44,10 @@ from card_gateway.responses.refusal import fields_renamed
 from card_gateway.responses.stream import response_events
 from card_gateway.scores import Scores
 from card_gateway.several import Pieces, best, side_by_side
-from card_gateway.template import read_model
-from card_gateway.tokens import TokenTexts
+from card_gateway.template import prompt_of, read_model
+from card_gateway.tokens import TokenTexts, TraceTexts
 from card_gateway.tools.answer import CallingAnswer, with_calls
 from card_gateway.tools.refusal import tools_named
-from card_gateway.trace import TraceTexts
 from card_gateway.usage import Usage
 
 CLIENT_CLOSED_REQUEST = 499

@@ -146,10 +146,6 @@ class CountAnswers:
         self._figures = figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self._figures.answered(scope["method"], _route_of(scope), message["status"])

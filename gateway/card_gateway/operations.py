@@ -14,7 +14,7 @@ from card_client.chat_template import ChatTemplate
 from card_gateway.errors import ApiError, refused
 from card_gateway.figures import Figures
 from card_gateway.messages import Message
-from card_gateway.prompt import prompt_of
+from card_gateway.template import prompt_of
 from card_gateway.tokens import TokenTexts
 from card_gateway.tools.definitions import Tool
 

@@ -1,12 +1,18 @@
-"""The chat template of the model whose files the gateway was given."""
+"""A chat becomes one prompt, by the template of the model whose files the gateway was given."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from card_client.chat_template import ChatTemplate, ChatTemplateError
+from card_gateway.errors import refused
+from card_gateway.messages import Message, check_messages, plain
+from card_gateway.tools.definitions import Tool
+from card_gateway.tools.written import written_out
 from model_files import ModelFiles, ModelFilesError, model_files_of
 from model_files.interface import special_tokens
 from model_files.prompt_start import leading_token
@@ -39,3 +45,25 @@ def chat_template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate:
         return ChatTemplate.plain()
     tokens = special_tokens(files.tokenizer_config())
     return ChatTemplate.of(source, tokens, leading_token(tokenizer))
+
+
+def prompt_of(
+    template: ChatTemplate,
+    messages: Sequence[Message],
+    tools: Sequence[Tool] | None,
+    variables: Mapping[str, Any] | None,
+) -> str:
+    """Messages and tools as the model wants them written down.
+
+    variables  further ones of the template
+
+    Raises `ApiError`.
+    """
+    check_messages(messages)
+    talk, told = plain(messages), [tool.plain() for tool in tools or ()] or None
+    try:
+        if template.knows_tools:
+            return template.render(talk, variables, told)
+        return template.render(written_out(talk, told), variables)
+    except ChatTemplateError as error:
+        raise refused("messages", str(error)) from error

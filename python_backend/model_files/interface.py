@@ -83,3 +83,18 @@ def special_tokens(tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
 def _text(token: Any) -> str:
     """An added token is written as an object, with its text under `content`."""
     return str(token.get("content", "")) if isinstance(token, dict) else str(token)
+
+
+def sliding_window(config: Mapping[str, Any]) -> Any:
+    """The window of a model whose attention slides, as its configuration has it; None: it does
+    not slide."""
+    slides = config.get("use_sliding_window", config.get("model_type") == "mistral")
+    return config.get("sliding_window") if slides else None
+
+
+def most_positions(config: Mapping[str, Any]) -> int | None:
+    """The most that one session may have: within its window sliding attention is full attention,
+    and beyond it no engine goes. None: the configuration names no such number."""
+    named = (config.get("max_position_embeddings"), sliding_window(config))
+    numbers = [number for number in named if type(number) is int and number > 0]
+    return min(numbers, default=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,10 +20,9 @@ from card.engines.torch.captured.device import Devices
 from gpu import command
 from gpu.arithmetic import check_logits, check_rows, compared
 from gpu.command import app
-from gpu.environment import Environment
 from gpu.models import TINY, Pair
 from gpu.phases import PHASES, USUAL, Job
-from gpu.report import Check, Found, PhaseRecord, Report
+from gpu.report import Check, Environment, Found, PhaseRecord, Report
 
 DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
 """Its own target: a tenth of the work, the same code."""
@@ -133,45 +131,3 @@ def test_a_run_passes_only_if_its_phases_finished_and_its_checks_held() -> None:
     report.checks.append(Check("two", False, ""))
     assert report.verdict().startswith("FAIL: 1 of 2")
     assert "failed: two" in report.verdict()
-
-
-_MPS = """#!/bin/sh
-echo "$@" >> {log}
-[ "$1" = -d ] && {{ echo "{refusal}"; exit {code}; }}
-read command; echo "$command $CUDA_MPS_PIPE_DIRECTORY" >> {log}
-[ "$command" = get_server_list ] && echo "{servers}"
-exit 0
-"""
-
-
-@pytest.mark.parametrize(
-    ("servers", "refusal", "code"), [("4711", "", 0), ("", "", 1), ("", "is already running", 2)]
-)
-def test_phases_share_a_device_by_a_daemon_that_ends_with_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: str, refusal: str, code: int
-) -> None:
-    program, log = tmp_path / "nvidia-cuda-mps-control", tmp_path / "log"
-    fields = {"servers": servers, "refusal": refusal, "code": int(bool(refusal))}
-    program.write_text(_MPS.format(log=log, **fields))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    monkeypatch.setitem(PHASES, "steps", _find_the_daemon)
-    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--mps"])
-    assert result.exit_code == code, result.output
-    assert refusal in result.output
-    if not refusal:
-        assert "ok   the daemon" in result.output
-        assert ("ok   MPS" in result.output) is bool(servers)
-        told = [line.split()[0] for line in log.read_text().splitlines() if line.strip()]
-        assert told == ["-d", "get_server_list", "quit"]
-    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
-    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--mps"])
-    assert result.exit_code == 2
-    assert "nvidia-cuda-mps-control is not installed" in result.output
-
-
-def _find_the_daemon(_: Job) -> Iterator[Found]:
-    folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
-    yield Check("the daemon", Path(folder).is_dir(), folder)

@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 from debian_package import prometheus_programs
 
-from card.serving.supervision.ports import reserved_ports
 from card.settings import REPOSITORY_ROOT
+from loading.supervised import reserved_ports
 
 RULES = REPOSITORY_ROOT / "deploy/prometheus/card.rules.yml"
 START_S = 30.0

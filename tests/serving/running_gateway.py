@@ -16,7 +16,7 @@ from typing import Any
 import openai
 from running_service import ANSWER_S, RunningService
 
-from card.serving.supervision.ports import reserved_ports
+from loading.supervised import reserved_ports
 
 MODEL = "ensemble"
 START_S = 60.0

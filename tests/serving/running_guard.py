@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import grpc
 from running_service import RunningService
 
-from card.serving.supervision.ports import reserved_ports
+from loading.supervised import reserved_ports
 
 START_S = 60.0
 

@@ -27,9 +27,9 @@ from card.cache import Pool
 from card.serving.geometry import pool_geometry
 from card.serving.supervision.policy import PROBATION_S
 from card.serving.supervision.residue import sweep
-from card.serving.supervision.supervised import SUPERVISOR
 from card.settings import REPOSITORY_ROOT, load_settings
 from loading.service import Service, starting_service
+from loading.supervised import SUPERVISOR
 
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -21,10 +21,10 @@ from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
 from card.serving.supervision.policy import STUBS
 from card.serving.supervision.residue import REGIONS
-from card.serving.supervision.supervised import SUPERVISOR, SupervisorEndedError
 from card.serving.supervision.triton_server import find_triton
 from card.settings import load_settings
 from loading.service import starting_service
+from loading.supervised import SUPERVISOR, SupervisorEndedError
 
 END_S = 120.0
 LOOK_S = 0.05

@@ -23,10 +23,10 @@ import openai
 import pytest
 from real_pair import PAIR_VARIABLES
 
-from card.serving.supervision.ports import reserved_ports
 from card.serving.supervision.residue import REGIONS
 from card.serving.supervision.stubs import find_orphans
 from card.settings import REPOSITORY_ROOT
+from loading.supervised import reserved_ports
 
 RUN = REPOSITORY_ROOT / "scripts" / "run"
 LIMIT_S = 180.0

@@ -22,12 +22,6 @@ import typer
 from rich.console import Console
 
 from card.serving.supervision.prerequisites import check_ports
-from card.serving.supervision.supervised import (
-    SupervisedServer,
-    SupervisorEndedError,
-    complaints,
-    last_words,
-)
 from card.settings import Settings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from card_client.chat_template import ChatTemplateError
@@ -36,6 +30,12 @@ from demonstration.comparison import compare
 from demonstration.gateway import GatewayEndedError, GatewayProcess
 from demonstration.prompts import prompt_of
 from demonstration.requests import allowed_tokens, try_line
+from loading.supervised import (
+    SupervisedServer,
+    SupervisorEndedError,
+    complaints,
+    last_words,
+)
 
 COMPLETION_TOKENS = 192
 INTERRUPTED = 130
@@ -199,7 +199,7 @@ async def _with_server(
             await _unless(interrupted, _ready(server))
             if gateway is not None:
                 gateway.start()
-                await _unless(interrupted, _answers(gateway))
+                await _unless(interrupted, _ready(gateway))
         if question is None:
             _say_addresses(settings, server.host)
             if gateway is not None:
@@ -236,13 +236,8 @@ async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, Result])
         waiting.cancel()
 
 
-async def _ready(server: SupervisedServer) -> None:
-    while not await asyncio.to_thread(server.is_ready):
-        await asyncio.sleep(LOOK_S)
-
-
-async def _answers(gateway: GatewayProcess) -> None:
-    while not await asyncio.to_thread(gateway.is_ready):
+async def _ready(service: SupervisedServer | GatewayProcess) -> None:
+    while not await asyncio.to_thread(service.is_ready):
         await asyncio.sleep(LOOK_S)
 
 

@@ -2,39 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from card_client import CardClient, GenerateRequest
-from card_client.display import ACCEPTED, CORRECTED, TextPrinter, hit_rate, mean_accepted
+from card_client.display import ACCEPTED, CORRECTED, Tally, TextPrinter, hit_rate, mean_accepted
 from card_client.wire import Response
 
 _LEAST_S = 2.0
 """Less, of both ways together, says little of a machine that does something else too."""
 _MOST_ROUNDS = 5
-
-
-@dataclass(frozen=True)
-class Run:
-    """One decoded text. seconds: from the request to the last token."""
-
-    text: str
-    seconds: float
-    last: Response
-
-    @property
-    def tokens(self) -> int:
-        return self.last.num_output_tokens or 0
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
 
 async def compare(grpc: str, request: GenerateRequest, shown: str, name: str) -> None:
@@ -78,36 +60,33 @@ def _hide(delta: Response) -> None:
     """A text is shown once."""
 
 
-def _seconds(runs: Sequence[Run]) -> float:
+def _seconds(runs: Sequence[Tally]) -> float:
     return sum(run.seconds for run in runs)
 
 
-def _median(runs: Sequence[Run]) -> Run:
+def _median(runs: Sequence[Tally]) -> Tally:
     """The one that took the median time, of two the longer."""
     return sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
 
 
 async def _decode(
     client: CardClient, request: GenerateRequest, show: Callable[[Response], None]
-) -> Run:
-    clock = asyncio.get_running_loop().time
-    began_s = ended_s = clock()
-    pieces, last = [], Response()
+) -> Tally:
+    tally = Tally()
     async with aclosing(client.stream(request)) as deltas:
-        async for last in deltas:
-            ended_s = clock()
-            pieces.append(last.text)
-            show(last)
-    return Run("".join(pieces), ended_s - began_s, last)
+        async for delta in deltas:
+            tally.add(delta)
+            show(delta)
+    return tally
 
 
-def _table(name: str, card: Run, plain: Run) -> Table:
+def _table(name: str, card: Tally, plain: Tally) -> Table:
     table = Table()
     for heading in ("", name, "autoregressive"):
         table.add_column(heading, justify="right" if heading else "left")
     accepted, hits = mean_accepted(card.last), hit_rate(card.last)
     speedup = f" ({card.tokens_per_s / plain.tokens_per_s:.2f}x)" if plain.tokens_per_s else ""
-    table.add_row("tokens", str(card.tokens), str(plain.tokens))
+    table.add_row("tokens", str(card.last.num_output_tokens), str(plain.last.num_output_tokens))
     table.add_row("seconds", f"{card.seconds:.2f}", f"{plain.seconds:.2f}")
     table.add_row("tokens/s", f"{card.tokens_per_s:.1f}{speedup}", f"{plain.tokens_per_s:.1f}")
     if accepted is not None:

@@ -11,10 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from card.serving.supervision.local_http import open_local
 from card.serving.supervision.repository import reachable
 from card.serving.supervision.tether import tethered
 from card.settings import ServingSettings
+from loading.supervised import open_local
 
 MODEL = "ensemble"
 _ANSWER_S = 2.0

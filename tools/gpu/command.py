@@ -19,11 +19,9 @@ from card.engines import EngineError
 from card.engines.torch.captured.device import Devices, choose_device
 from card.settings import REPOSITORY_ROOT
 from gpu.apart import run_apart
-from gpu.environment import Environment
 from gpu.models import FULL, TINY, bundled_pair
 from gpu.phases import PHASES, USUAL, Job
-from gpu.report import Check, Found, PhaseRecord, Report, named_by_time
-from gpu.sharing import SharedDevice, SharingError, shared_device
+from gpu.report import Environment, Found, PhaseRecord, Report, named_by_time
 
 FAILED, REFUSED = 1, 2
 
@@ -46,9 +44,6 @@ def check(
     total_s: Annotated[
         float, typer.Option(min=0.1, help="The run ends after about so many seconds.")
     ] = 300.0,
-    mps: Annotated[
-        bool, typer.Option("--mps", help="Both models' kernels at once on a device (NVIDIA's MPS).")
-    ] = False,
     scratch: Annotated[
         Path, typer.Option(help="Folder for random pairs, at most two at a time (8b: 19 GB each).")
     ] = Path("/tmp"),
@@ -81,12 +76,6 @@ def check(
         except OSError as error:
             _refuse(f"--scratch: {error}")
         run = _Run(report, found, draft_device or device, folder)
-        if mps:
-            sockets = exits.enter_context(tempfile.TemporaryDirectory(prefix="card-mps-"))
-            try:
-                run.share(exits.enter_context(shared_device(Path(sockets))))
-            except SharingError as error:
-                _refuse(f"--mps: {error}")
         try:
             report.file = None if results is None else named_by_time(results)
             report.write()
@@ -116,15 +105,6 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _check_sharing(device: SharedDevice) -> Check:
-    try:
-        served = device.has_served()
-    except SharingError as error:
-        return Check("MPS", False, str(error))
-    detail = "it served the phases" if served else "no program joined it: they took turns"
-    return Check("MPS", served, detail)
-
-
 class _Run:
     """One run: phase after phase, and what was found is written down at once."""
 
@@ -137,12 +117,6 @@ class _Run:
         self._draft_device = draft_device
         self._scratch = scratch
         self._started = time.monotonic()
-        self._shared: SharedDevice | None = None
-
-    def share(self, device: SharedDevice) -> None:
-        """Phases run under MPS."""
-        self._shared = device
-        self._report.shared = True
 
     def phases(self, limit_s: float, total_s: float) -> None:
         """Run them all, while there is time. One that fails, or is over its time, does not keep the
@@ -155,8 +129,6 @@ class _Run:
                 left_s = total_s - (time.monotonic() - self._started)
                 record.limit_s = max(0.0, min(limit_s, left_s))
                 self._phase(record, kept)
-            if self._shared is not None:
-                self._found(_check_sharing(self._shared))
         except KeyboardInterrupt:
             self._say("ended from outside")
         if self._write() and self._report.file is not None:

@@ -13,9 +13,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from card.serving.supervision.local_http import open_local
 from card.speculation.pacing import PACINGS
 from card_client import CardClient, CardError, Delta, GenerateRequest
+from loading.supervised import open_local
 
 ANSWER_S = 120.0
 """A request that has no end by then hangs."""

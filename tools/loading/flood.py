@@ -18,12 +18,12 @@ from rich.console import Console
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from card.serving.supervision.supervised import SupervisorEndedError, last_words
 from card.settings import SettingsError, load_settings
 from card_client import CardClient, CardError, GenerateRequest
 from card_client.channel import channel_options
 from loading.crowd import PAUSE_S, crowd
 from loading.service import running_service
+from loading.supervised import SupervisorEndedError, last_words
 
 WANTED_MS = 10.0
 WRONG, LACKING = 1, 2

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.prompts import PromptsError, read_prompts
-from card.serving.supervision.supervised import SupervisorEndedError
 from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 from card_client import CardError
 from card_client.chat_template import ChatTemplateError
@@ -21,6 +20,7 @@ from loading.folder import results_folder
 from loading.memory import long_texts, look, most_held, show
 from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
 from loading.service import running_service
+from loading.supervised import SupervisorEndedError
 
 CONCURRENCIES = (1, 4, 8)
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
@@ -142,20 +142,12 @@ def _table(max_tokens: int) -> Table:
 
 
 def _add(table: Table, found: Measurement, max_tokens: int) -> None:
-    milliseconds = (
-        found.first_p50,
-        found.first_p99,
-        found.gap_p50,
-        found.gap_p99,
-        found.whole_p50,
-        found.whole_p99,
-    )
     table.add_row(
         str(found.concurrency),
         f"{found.requests:.2f}",
         f"{found.requests * max_tokens:.0f}",
         f"{found.responses:.1f}",
-        *(f"{value:.0f}" for value in milliseconds),
+        *(f"{value:.0f}" for value in (*found.first, *found.gap, *found.whole)),
     )
 
 

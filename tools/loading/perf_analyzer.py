@@ -35,7 +35,8 @@ class NothingMeasuredError(PerfAnalyzerError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """One level of concurrency. Rates are per second, times are milliseconds.
+    """One level of concurrency. Rates are per second, times are milliseconds: median and 99th
+    percentile.
 
     responses  per request
     first      from a request to its first text
@@ -46,12 +47,9 @@ class Measurement:
     concurrency: int
     requests: float
     responses: float
-    whole_p50: float
-    whole_p99: float
-    first_p50: float
-    first_p99: float
-    gap_p50: float
-    gap_p99: float
+    first: tuple[float, float]
+    gap: tuple[float, float]
+    whole: tuple[float, float]
 
 
 def measure(
@@ -159,7 +157,11 @@ def _summary(concurrency: int, raw: Path, times: Path) -> Measurement:
         concurrency,
         float(row["Inferences/Second"]),
         float(np.mean(counts)),
-        *np.percentile(whole, (50, 99)).tolist(),
-        *np.percentile(first, (50, 99)).tolist(),
-        *np.percentile(gaps or [0.0], (50, 99)).tolist(),
+        *map(_percentiles, (first, gaps or [0.0], whole)),
     )
+
+
+def _percentiles(values: Sequence[float]) -> tuple[float, float]:
+    """Median and 99th."""
+    median, most = np.percentile(values, (50, 99)).tolist()
+    return median, most

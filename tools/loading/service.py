@@ -13,9 +13,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from card.serving.supervision.local_http import open_local
-from card.serving.supervision.supervised import SUPERVISOR, SupervisedServer, reserved_serving
 from card.settings import Settings
+from loading.supervised import SUPERVISOR, SupervisedServer, open_local, reserved_serving
 
 _ANSWER_S = 10.0
 _LOOK_S = 0.1
@@ -113,7 +112,7 @@ def running_service(
 ) -> Iterator[Service]:
     """The same, once it is ready and no model prepares anything any more.
 
-    Raises `card.serving.supervision.supervised.SupervisorEndedError` if it does not start.
+    Raises `loading.supervised.SupervisorEndedError` if it does not start.
     """
     with starting_service(settings, settings_file, log, variables) as service:
         while not service.server.is_settled():

@@ -14,7 +14,6 @@ import typer
 from rich.console import Console
 from rich.table import Column, Table
 
-from card.serving.supervision.supervised import SupervisorEndedError
 from card.settings import SettingsError, load_settings
 from card_client import CardClient, CardError
 from loading.catalogue import draw_catalogue
@@ -22,6 +21,7 @@ from loading.clients import NONSENSE, Crowd, Expected, Tally, reference
 from loading.folder import results_folder
 from loading.resources import MEBIBYTE, Sample, growth, look, write_csv
 from loading.service import Service, running_service
+from loading.supervised import SupervisorEndedError
 
 SAMPLE_S = 1.0
 FEWEST_SAMPLES = 2

@@ -7,7 +7,7 @@ same Gumbel noise, keyed by seed, position and token id, as the serving sampler 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,8 @@ from transformers import PreTrainedModel
 
 from card.sampling import gumbel
 from training.decoding import Texts
+from training.errors import TrainingError
+from training.progress import Show, silent
 from training.tokenization import END_OF_TEXT, Tokens
 
 BEST = (2, 4, 8)
@@ -50,7 +52,7 @@ def follow(
     max_tokens: int,
     temperature: float,
     seed: int,
-    on_token: Callable[[], None] = lambda: None,
+    show: Show = silent,
 ) -> list[Ranks]:
     """Let the target write and the draft read along.
 
@@ -59,10 +61,10 @@ def follow(
     ``END_OF_TEXT``. Prompt ``i`` is sampled with seed ``seed + i``.
 
     Raises:
-        ValueError: the two models do not share a vocabulary.
+        TrainingError: the two models do not share a vocabulary.
     """
     if target.config.vocab_size != draft.config.vocab_size:
-        raise ValueError(
+        raise TrainingError(
             f"the target's vocabulary has {target.config.vocab_size} entries, the draft's "
             f"{draft.config.vocab_size}: a pair must share one"
         )
@@ -87,7 +89,7 @@ def follow(
         for row in torch.nonzero(~finished).flatten().tolist():
             lengths[row] = number
         finished |= chosen == END_OF_TEXT
-        on_token()
+        show(number / max_tokens, f"reading along at temperature {temperature:g}")
         if bool(finished.all()):
             break
         if number < max_tokens:
@@ -136,11 +138,11 @@ def validation_loss(
     """Mean nats per token over ``sequences`` windows of ``context``, spread over ``tokens``.
 
     Raises:
-        ValueError: ``tokens`` is shorter than one window.
+        TrainingError: ``tokens`` is shorter than one window.
     """
     last = len(tokens) - context - 1
     if last < 0:
-        raise ValueError(
+        raise TrainingError(
             f"the held-out files have {len(tokens)} tokens, at least {context + 1} are needed: "
             "gather a larger corpus"
         )

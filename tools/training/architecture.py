@@ -45,7 +45,7 @@ def load(folder: Path, device: torch.device) -> PreTrainedModel:
         FileNotFoundError: the folder holds no model.
     """
     if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} holds no model: run its stage first")
+        raise FileNotFoundError(f"{folder} holds no model: `all` trains one")
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     on_device(model, device).train(False)
     return model

@@ -7,13 +7,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from training.errors import TrainingError
 from training.tokenization import Tokens
 
 Batch = npt.NDArray[np.int64]
-
-
-class TooLittleText(ValueError):
-    """The corpus is shorter than a training sequence."""
 
 
 def corpus_batch(tokens: Tokens, step: int, batch: int, context: int, seed: int) -> Batch:
@@ -22,11 +19,11 @@ def corpus_batch(tokens: Tokens, step: int, batch: int, context: int, seed: int)
     Every pass over the corpus shuffles its windows anew and shifts where they begin.
 
     Raises:
-        TooLittleText: ``tokens`` does not hold two windows.
+        TrainingError: ``tokens`` does not hold two windows.
     """
     windows = (len(tokens) - 1) // context - 1
     if windows < 1:
-        raise TooLittleText(
+        raise TrainingError(
             f"the corpus has {len(tokens)} tokens, at least {2 * context + 1} are needed for a "
             f"context of {context}: name more folders with --source"
         )

@@ -14,7 +14,6 @@ from training import corpus as corpus_files
 from training import stages
 from training.compute import Compute, compute_of, device_of
 from training.divergences import Divergence
-from training.fitting import Progress as Fitted
 from training.recipe import Recipe, read_recipe
 from training.terminal import bar, console, print_figures, told
 from training.workplace import Workplace, claim
@@ -29,55 +28,8 @@ RecipeFile = Annotated[
     typer.Option("--recipe", help="JSON that overrides fields of the recipe."),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Source = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--source",
-        help="Folder with Python sources; may be repeated. "
-        "Default: the standard library and the installed packages.",
-    ),
-]
-
 _OUTPUT = Path("build/pair")
 _OWN_PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl"
-
-
-@app.command()
-def corpus(
-    output: Output = _OUTPUT,
-    source: Source = None,
-    recipe: RecipeFile = None,
-) -> None:
-    """Gather Python sources into documents to train on and documents held out."""
-    with told():
-        place, chosen = _begin(output, recipe)
-        _corpus(place, chosen, source)
-
-
-@app.command()
-def tokenizer(output: Output = _OUTPUT, recipe: RecipeFile = None) -> None:
-    """Train the tokenizer and encode the corpus."""
-    with told():
-        _tokenizer(*_begin(output, recipe))
-
-
-def _model(role: str) -> None:
-    """Add the stage that trains one model."""
-
-    def stage(
-        output: Output = _OUTPUT,
-        recipe: RecipeFile = None,
-        device: Device = "auto",
-    ) -> None:
-        with told():
-            place, chosen = _begin(output, recipe)
-            _fit(role, place, chosen, compute_of(device))
-
-    app.command(role, help=f"Train the {role} model on the corpus.")(stage)
-
-
-for _role in ("target", "draft"):
-    _model(_role)
 
 
 @app.command()
@@ -109,7 +61,7 @@ def distil(
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Distil the draft, as the stage `draft` left it, on texts of the target, the corpus and, if
+    """Distil the draft, as it was trained on the corpus, on texts of the target, the corpus and, if
     asked, the draft itself."""
     with told():
         place, chosen = _begin(output, recipe)
@@ -118,7 +70,7 @@ def distil(
         distillation = chosen.distillation.model_copy(update=update)
         others = {} if seed is None else {"seed": seed}
         chosen = chosen.model_copy(update={"distillation": distillation, **others})
-        _fit("distil", place, chosen, compute_of(device))
+        _distil(place, chosen, compute_of(device))
 
 
 @app.command()
@@ -149,13 +101,6 @@ def evaluate(
         if held_out is None and own_held_out.is_file():
             held_out = own_held_out
         with bar("evaluate") as show:
-            done, all_tokens = 0, max_tokens * len(stages.TEMPERATURES)
-
-            def on_token() -> None:
-                nonlocal done
-                done += 1
-                show(done / all_tokens, "reading along")
-
             figures = stages.evaluate(
                 pair,
                 prompts,
@@ -164,7 +109,7 @@ def evaluate(
                 limit,
                 max_tokens,
                 seed=seed,
-                on_token=on_token,
+                show=show,
             )
         print_figures(figures, f"{figures.prompts} prompts of {prompts.name}")
         if json_file is not None:
@@ -174,7 +119,13 @@ def evaluate(
 @app.command(name="all")
 def everything(
     output: Output = _OUTPUT,
-    source: Source = None,
+    source: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Folder with Python sources; may be repeated. "
+            "Default: the standard library and the installed packages."
+        ),
+    ] = None,
     recipe: RecipeFile = None,
     device: Device = "auto",
 ) -> None:
@@ -183,13 +134,23 @@ def everything(
         compute = compute_of(device)
         place, chosen = _begin(output, recipe)
         if not (place.corpus / corpus_files.SUMMARY).is_file():
-            _corpus(place, chosen, source)
+            with bar("corpus") as show:
+                roots = source or corpus_files.default_roots()
+                found = corpus_files.gather(roots, place.corpus, chosen.sources, show)
+            console.print(
+                f"corpus: {found.train_documents} documents to train on, "
+                f"{found.held_out_documents} held out, {found.characters / 1e6:.1f}M characters"
+            )
         if not (place.tokenizer / "tokenizer.json").is_file():
-            _tokenizer(place, chosen)
-        done = {"target": place.model("target"), "draft": place.undistilled}
-        for stage in ("target", "draft", "distil"):
-            if stage not in done or not done[stage].is_dir():
-                _fit(stage, place, chosen, compute)
+            with bar("tokenizer") as show:
+                show(None, "learning and encoding")
+                train, held_out = stages.make_tokenizer(place, chosen)
+            console.print(f"tokenizer: {train:,} tokens to train on, {held_out:,} held out")
+        for role, folder in (("target", place.model("target")), ("draft", place.undistilled)):
+            if not folder.is_dir():
+                with bar(role) as show:
+                    _tell(role, stages.train_model(place, chosen, role, compute, show))
+        _distil(place, chosen, compute)
         evaluate(place.root, device=device)
 
 
@@ -198,53 +159,12 @@ def _begin(output: Path, recipe: Path | None) -> tuple[Workplace, Recipe]:
     return claim(output, chosen), chosen
 
 
-def _corpus(place: Workplace, recipe: Recipe, source: list[Path] | None) -> None:
-    with bar("corpus") as show:
-        files = 0
-
-        def on_file() -> None:
-            nonlocal files
-            files += 1
-            show(None, f"{files} files read")
-
-        roots = source or corpus_files.default_roots()
-        found = corpus_files.gather(roots, place.corpus, recipe.sources, on_file)
-    console.print(
-        f"corpus: {found.train_documents} documents to train on, "
-        f"{found.held_out_documents} held out, {found.characters / 1e6:.1f}M characters"
-    )
+def _distil(place: Workplace, recipe: Recipe, compute: Compute) -> None:
+    with bar("own texts") as show:
+        stages.own_texts(place, recipe, compute, show)
+    with bar("distil") as show:
+        _tell("distil", stages.distil(place, recipe, compute, show))
 
 
-def _tokenizer(place: Workplace, recipe: Recipe) -> None:
-    with bar("tokenizer") as show:
-        show(None, "learning and encoding")
-        train, held_out = stages.make_tokenizer(place, recipe)
-    console.print(f"tokenizer: {train:,} tokens to train on, {held_out:,} held out")
-
-
-def _fit(
-    stage: str,
-    place: Workplace,
-    recipe: Recipe,
-    compute: Compute,
-) -> None:
-    if stage == "distil":
-        with bar("own texts") as show:
-            written = 0
-
-            def on_texts(count: int) -> None:
-                nonlocal written
-                written += count
-                show(written / recipe.distillation.texts, f"{written} texts")
-
-            stages.own_texts(place, recipe, compute, on_texts)
-    with bar(stage) as show:
-
-        def on_progress(at: Fitted) -> None:
-            show(at.spent, f"step {at.step}, loss {at.loss:.3f}")
-
-        if stage == "distil":
-            losses = stages.distil(place, recipe, compute, on_progress)
-        else:
-            losses = stages.train_model(place, recipe, stage, compute, on_progress)
+def _tell(stage: str, losses: list[float]) -> None:
     console.print(f"{stage}: {len(losses)} steps, training loss {losses[-1]:.3f}")

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-
-class ComputeError(ValueError):
-    """A device that this machine does not have."""
+from training.errors import TrainingError
 
 
 @dataclass(frozen=True)
@@ -27,12 +25,12 @@ def device_of(name: str) -> torch.device:
     """The device of a name: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda``.
 
     Raises:
-        ComputeError: another name, or no GPU.
+        TrainingError: another name, or no GPU.
     """
     if name not in {"auto", "cpu", "cuda"}:
-        raise ComputeError(f"--device {name}: must be auto, cpu or cuda")
+        raise TrainingError(f"--device {name}: must be auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise ComputeError("--device cuda: this PyTorch sees no GPU; use --device cpu")
+        raise TrainingError("--device cuda: this PyTorch sees no GPU; use --device cpu")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
@@ -43,7 +41,7 @@ def compute_of(device: str) -> Compute:
     slower than float32.
 
     Raises:
-        ComputeError: the option has a value that is not allowed, or not on this machine.
+        TrainingError: the option has a value that is not allowed, or not on this machine.
     """
     chosen = device_of(device)
     fast = chosen.type == "cuda" or bool(torch.cpu.get_capabilities().get("avx512_bf16"))

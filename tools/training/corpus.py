@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from training.errors import TrainingError
+from training.progress import Show, silent
 from training.recipe import Sources
 
 TRAIN = "train.jsonl"
@@ -21,10 +23,6 @@ SUMMARY = "corpus.json"
 
 _TEST_FOLDERS = frozenset({"test", "tests", "testing", "idle_test"})
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages", "dist-packages"})
-
-
-class CorpusError(RuntimeError):
-    """No usable corpus; the message says where sources were looked for."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +57,26 @@ def gather(
     roots: Sequence[Path],
     folder: Path,
     sources: Sources,
-    on_file: Callable[[], None] = lambda: None,
+    show: Show = silent,
 ) -> Found:
     """Write ``train.jsonl``, ``held_out.jsonl`` and ``corpus.json`` into ``folder``.
 
     Raises:
-        CorpusError: a root does not exist, or fewer than two documents were found (one to
+        TrainingError: a root does not exist, or fewer than two documents were found (one to
             train on and one to hold out).
     """
     for root in roots:
         if not root.is_dir():
-            raise CorpusError(f"--source {root}: no such folder")
+            raise TrainingError(f"--source {root}: no such folder")
     documents: dict[str, Document] = {}
-    for root in roots:
-        for document in _documents(root, sources, on_file):
+    files = (file for root in roots for file in _files(root))
+    for read, (root, path) in enumerate(files, 1):
+        show(None, f"{read} files read")
+        if (document := _document(root, path, sources)) is not None:
             documents.setdefault(document.digest, document)
     ordered = [documents[digest] for digest in sorted(documents)]
     if len(ordered) < 2:
-        raise CorpusError(
+        raise TrainingError(
             f"{len(ordered)} Python files of {sources.smallest_bytes} to "
             f"{sources.largest_bytes} bytes under {', '.join(map(str, roots))}: "
             "at least two are needed, name a folder with --source"
@@ -101,11 +101,11 @@ def texts(folder: Path, name: str) -> Iterator[str]:
     """The documents of ``train.jsonl`` or ``held_out.jsonl``, in their order.
 
     Raises:
-        CorpusError: the corpus was not gathered yet.
+        TrainingError: the corpus was not gathered yet.
     """
     path = folder / name
     if not path.is_file():
-        raise CorpusError(f"{path} is missing: run the stage `corpus` first")
+        raise TrainingError(f"{path} is missing: `all` gathers it")
     with path.open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)["text"]
@@ -131,21 +131,25 @@ def is_test(path: Path) -> bool:
     )
 
 
-def _documents(root: Path, sources: Sources, on_file: Callable[[], None]) -> Iterator[Document]:
-    for path in sorted(root.rglob("*.py")):
-        on_file()
-        relative = path.relative_to(root)
-        if is_test(relative) or not _SKIPPED_FOLDERS.isdisjoint(relative.parts):
-            continue
-        if not sources.smallest_bytes <= path.stat().st_size <= sources.largest_bytes:
-            continue
-        try:
-            text = without_leading_comments(path.read_text("utf-8"))
-        except UnicodeDecodeError:
-            continue  # a few old sources declare another encoding: not worth the guess
-        if len(text) >= sources.smallest_bytes:
-            digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
-            yield Document(relative.as_posix(), text, digest)
+def _files(root: Path) -> Iterator[tuple[Path, Path]]:
+    return ((root, path) for path in sorted(root.rglob("*.py")))
+
+
+def _document(root: Path, path: Path, sources: Sources) -> Document | None:
+    """None: it is no text to train on."""
+    relative = path.relative_to(root)
+    if is_test(relative) or not _SKIPPED_FOLDERS.isdisjoint(relative.parts):
+        return None
+    if not sources.smallest_bytes <= path.stat().st_size <= sources.largest_bytes:
+        return None
+    try:
+        text = without_leading_comments(path.read_text("utf-8"))
+    except UnicodeDecodeError:
+        return None  # a few old sources declare another encoding: not worth the guess
+    if len(text) < sources.smallest_bytes:
+        return None
+    digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
+    return Document(relative.as_posix(), text, digest)
 
 
 def _write(path: Path, documents: Sequence[Document]) -> None:

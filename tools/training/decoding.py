@@ -8,11 +8,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
+from training.errors import TrainingError
 from training.tokenization import END_OF_TEXT
-
-
-class PromptTooLong(ValueError):
-    """A prompt and its continuation do not fit into the positions of a model."""
 
 
 class Texts:
@@ -26,12 +23,12 @@ class Texts:
         """Prefill ``prompts``; ``room`` is how many tokens will be appended at most.
 
         Raises:
-            PromptTooLong: a prompt and ``room`` exceed the model's positions.
+            TrainingError: a prompt and ``room`` exceed the model's positions.
         """
         longest = max(map(len, prompts))
         positions = model.config.max_position_embeddings
         if longest + room > positions:
-            raise PromptTooLong(
+            raise TrainingError(
                 f"a prompt of {longest} tokens and {room} new ones exceed the model's "
                 f"{positions} positions: lower --max-tokens or shorten the prompt"
             )

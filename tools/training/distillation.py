@@ -6,7 +6,7 @@ candidates. Corpus text alone would leave it unprepared for the target's habits 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from training.batches import corpus_batch, text_batch
 from training.decoding import Texts
 from training.divergences import Divergence
+from training.progress import Show, silent
 from training.recipe import Distillation
 from training.tokenization import END_OF_TEXT, Tokens
 
@@ -29,12 +30,9 @@ def write_own_texts(
     recipe: Distillation,
     context: int,
     seed: int,
-    on_texts: Callable[[int], None] = lambda _: None,
+    show: Show = silent,
 ) -> OwnTexts:
-    """Let the target continue corpus prefixes; int32 [texts, context + 1].
-
-    ``on_texts`` hears how many more texts are written.
-    """
+    """Let the target continue corpus prefixes; int32 [texts, context + 1]."""
     generator = np.random.default_rng((seed, recipe.texts))
     noise = torch.Generator(device=target.device).manual_seed(seed)
     beginnings = np.flatnonzero(np.asarray(tokens) == END_OF_TEXT)
@@ -47,7 +45,7 @@ def write_own_texts(
         ]
         temperatures = torch.tensor([_temperature(recipe, row) for row in rows])
         texts[first : rows.stop] = _continued(target, prefixes, temperatures, context + 1, noise)
-        on_texts(len(rows))
+        show(rows.stop / recipe.texts, f"{rows.stop} texts")
     return texts
 
 

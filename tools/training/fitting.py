@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from training.compute import Compute
+from training.errors import TrainingError
+from training.progress import Show, silent
 from training.recipe import Training
 
 _BETAS = (0.9, 0.95)
 # Reading a loss waits for the GPU: there, several are read together.
 _LOSSES_READ_AT_ONCE = {"cuda": 16}
-
-
-class FittingError(RuntimeError):
-    """Training cannot go on; the message says why and what to change."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a progress bar shows: steps done, their share of all, the latest loss."""
-
-    step: int
-    spent: float
-    loss: float
 
 
 def learning_rate(training: Training, step: int) -> float:
@@ -42,12 +30,12 @@ def fit(
     loss_of_step: Callable[[int], Tensor],
     training: Training,
     compute: Compute,
-    on_progress: Callable[[Progress], None] = lambda _: None,
+    show: Show = silent,
 ) -> list[float]:
     """Train ``model`` in place. Returns the loss of every step.
 
     Raises:
-        FittingError: the loss is no longer a number.
+        TrainingError: the loss is no longer a number.
     """
     optimizer = _optimizer(model, training)
     read_at_once = _LOSSES_READ_AT_ONCE.get(compute.device.type, 1)
@@ -58,11 +46,11 @@ def fit(
         losses.extend(torch.stack(unread).tolist())
         unread.clear()
         if not math.isfinite(losses[-1]):
-            raise FittingError(
+            raise TrainingError(
                 f"the loss is {losses[-1]} at step {len(losses)}: "
                 f"lower peak_rate ({training.peak_rate}) and start afresh in another folder"
             )
-        on_progress(Progress(len(losses), len(losses) / training.steps, losses[-1]))
+        show(len(losses) / training.steps, f"step {len(losses)}, loss {losses[-1]:.3f}")
 
     model.train()
     for step in range(training.steps):

@@ -11,10 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from training.divergences import Divergence
-
-
-class RecipeError(ValueError):
-    """A recipe file that cannot be used; the message names the field and what it allows."""
+from training.errors import TrainingError
 
 
 class _Frozen(BaseModel):
@@ -136,16 +133,16 @@ def read_recipe(path: Path) -> Recipe:
     """Read a recipe from JSON; fields left out keep their defaults.
 
     Raises:
-        RecipeError: the file is not JSON, or a field has a value that is not allowed.
+        TrainingError: the file is not JSON, or a field has a value that is not allowed.
     """
     try:
         return Recipe.model_validate(json.loads(path.read_text("utf-8")))
     except json.JSONDecodeError as error:
-        raise RecipeError(f"{path} is not JSON: {error}") from error
+        raise TrainingError(f"{path} is not JSON: {error}") from error
     except ValidationError as error:
         faults = "; ".join(
             f"{'.'.join(map(str, fault['loc'])) or 'recipe'}: "
             + fault["msg"].removeprefix("Value error, ")
             for fault in error.errors()
         )
-        raise RecipeError(f"{path}: {faults}") from error
+        raise TrainingError(f"{path}: {faults}") from error

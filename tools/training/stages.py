@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,11 +36,11 @@ from training.distillation import (
     write_own_texts,
 )
 from training.draft_vocabulary import write_draft_vocabulary
-from training.fitting import Progress, fit
+from training.fitting import fit
+from training.progress import Show, silent
 from training.recipe import Recipe
 from training.workplace import Workplace
 
-OnProgress = Callable[[Progress], None]
 TEMPERATURES = (0.0, 0.8)
 
 _TRAIN_TOKENS, _HELD_OUT_TOKENS = "train.npy", "held_out.npy"
@@ -83,7 +83,7 @@ def train_model(
     recipe: Recipe,
     role: str,
     compute: Compute,
-    on_progress: OnProgress = lambda _: None,
+    show: Show = silent,
 ) -> list[float]:
     """Train ``target`` or ``draft`` on the corpus and write its directory; returns the losses.
 
@@ -98,7 +98,7 @@ def train_model(
         batch = corpus_batch(tokens, step, training.batch, recipe.context, seed)
         return next_token_loss(model, torch.from_numpy(batch).to(compute.device))
 
-    losses = fit(model, loss_of_step, training, compute, on_progress)
+    losses = fit(model, loss_of_step, training, compute, show)
     model.cpu()
     if role == "target":
         place.own_texts.unlink(missing_ok=True)
@@ -112,7 +112,7 @@ def own_texts(
     place: Workplace,
     recipe: Recipe,
     compute: Compute,
-    on_texts: Callable[[int], None] = lambda _: None,
+    show: Show = silent,
 ) -> OwnTexts:
     """The texts that the target wrote for distillation, written now if they were not yet."""
     if not place.own_texts.is_file():
@@ -125,7 +125,7 @@ def own_texts(
                 recipe.distillation,
                 recipe.context,
                 _seed(recipe, "own texts"),
-                on_texts,
+                show,
             )
         save_file({"texts": texts}, place.own_texts)
     return load_file(place.own_texts)["texts"]
@@ -135,7 +135,7 @@ def distil(
     place: Workplace,
     recipe: Recipe,
     compute: Compute,
-    on_progress: OnProgress = lambda _: None,
+    show: Show = silent,
 ) -> list[float]:
     """Distil the draft on the target's texts; writes its directory, returns the losses.
 
@@ -172,7 +172,7 @@ def distil(
             )
         return torch.stack(parts).sum()
 
-    losses = fit(draft, loss_of_step, training, compute, on_progress)
+    losses = fit(draft, loss_of_step, training, compute, show)
     folder = place.model("draft")
     architecture.save(draft.cpu(), place.tokenizer, folder)
     size = draft.config.vocab_size
@@ -188,20 +188,19 @@ def evaluate(
     limit: int | None = None,
     max_tokens: int = 128,
     seed: int = 0,
-    on_token: Callable[[], None] = lambda: None,
+    show: Show = silent,
 ) -> Evaluation:
     """Measure the pair in ``pair/target`` and ``pair/draft``, in float32; writes nothing.
 
-    ``held_out`` is a JSONL file of documents as the stage ``corpus`` writes it; its losses are
+    ``held_out`` is a JSONL file of documents as ``corpus.gather`` writes it; its losses are
     taken over at most 64 windows of half the positions, at most 512 tokens each.
-    ``on_token`` is called once for every token position at every temperature.
     """
     target, draft = (architecture.load(pair / role, device) for role in ("target", "draft"))
     tokenizer = tokenization.load_tokenizer(pair / "target")
     found = read_prompts(prompts, tokenizer, limit)
     ids = [[tokenization.END_OF_TEXT, *prompt.tokens] for prompt in found]
     agreement = [
-        summarize(follow(target, draft, ids, max_tokens, temperature, seed, on_token), temperature)
+        summarize(follow(target, draft, ids, max_tokens, temperature, seed, show), temperature)
         for temperature in TEMPERATURES
     ]
     losses: list[float | None] = [None, None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
@@ -11,26 +11,16 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from training.corpus import CorpusError
-from training.fitting import FittingError
+from training.progress import Show
 from training.stages import Evaluation
-from training.workplace import WorkplaceError
 
 console = Console()
 disable_progress_bar()  # the bars here are enough
 
-_EXPECTED = (
-    FittingError,
-    FileNotFoundError,
-    ValueError,
-    WorkplaceError,
-    CorpusError,
-)
-
 
 @contextmanager
-def bar(stage: str) -> Iterator[Callable[[float | None, str], None]]:
-    """A progress bar; the function it yields sets the share done (None: unknown) and a remark."""
+def bar(stage: str) -> Iterator[Show]:
+    """A progress bar, and what moves it."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -54,7 +44,7 @@ def told() -> Iterator[None]:
     """Turn an expected error into one line, and Ctrl-C into a word."""
     try:
         yield
-    except _EXPECTED as error:
+    except (ValueError, FileNotFoundError) as error:
         console.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:

@@ -63,7 +63,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: run the stage `tokenizer` first")
+        raise FileNotFoundError(f"{path} is missing: `all` makes it")
     return Tokenizer.from_file(str(path))
 
 
@@ -88,7 +88,7 @@ def load_tokens(path: Path) -> Tokens:
         FileNotFoundError: the corpus was not encoded yet.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is missing: run the stage `tokenizer` first")
+        raise FileNotFoundError(f"{path} is missing: `all` makes it")
     tokens: Tokens = np.load(path, mmap_mode="r", allow_pickle=False)
     return tokens
 

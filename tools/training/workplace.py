@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from training.errors import TrainingError
 from training.recipe import Recipe
-
-
-class WorkplaceError(RuntimeError):
-    """The output folder cannot be used as asked; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +33,7 @@ class Workplace:
 
     @property
     def undistilled(self) -> Path:
-        """The draft as the stage `draft` left it."""
+        """The draft as the corpus taught it."""
         return self.root / "undistilled"
 
     @property
@@ -48,19 +45,19 @@ def claim(root: Path, recipe: Recipe) -> Workplace:
     """Take a folder for a pair of this recipe: an empty one, or one begun with the same recipe.
 
     Raises:
-        WorkplaceError: the folder holds something else.
+        TrainingError: the folder holds something else.
     """
     place = Workplace(root)
     written = recipe.model_dump_json(indent=2) + "\n"
     if place.recipe.is_file():
         if place.recipe.read_text("utf-8") == written:
             return place
-        raise WorkplaceError(
+        raise TrainingError(
             f"{root} holds a pair of another recipe ({place.recipe}): choose another "
             "--output, or pass the same recipe"
         )
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise WorkplaceError(
+        raise TrainingError(
             f"{root} holds files that this script did not write: choose another --output"
         )
     root.mkdir(parents=True, exist_ok=True)

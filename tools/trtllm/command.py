@@ -12,15 +12,14 @@ import typer
 from rich.console import Console
 
 from card.engines.interface import EngineError
-from card.serving.supervision.supervised import SupervisorEndedError
 from card.settings import SettingsError, load_settings
 from card_client import CardError
 from importing.checks import PairError
 from loading.service import running_service
-from trtllm.installation import Installation, is_served_from_here
+from loading.supervised import SupervisorEndedError
 from trtllm.own_modes import DRAFT_TARGET, PLAIN, OwnModeError, measure
 from trtllm.pair import Devices, Pair
-from trtllm.report import Check, Report, Speed
+from trtllm.report import Check, Installation, Report, Speed, is_served_from_here
 from trtllm.served import Served
 
 FAILED, REFUSED = 1, 2

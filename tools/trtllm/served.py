@@ -9,10 +9,10 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from bench.prompts import Prompt
 from card_client import CardClient, CardError, GenerateRequest
+from card_client.display import Tally
 from loading.service import Service
 from trtllm.report import Check, Speed
 
@@ -22,15 +22,6 @@ _BACK_S = 900.0
 _LOOK_S = 0.1
 
 AUTOREGRESSIVE, CARD = "autoregressive", "card"
-
-
-@dataclass(frozen=True)
-class _Answer:
-    text: str
-    tokens: int
-    accepted: int
-    first_token_s: float
-    seconds: float
 
 
 class Served:
@@ -57,9 +48,9 @@ class Served:
             yield await self._kill(model)
         yield await self._is_empty()
 
-    def _texts(self, found: list[_Answer]) -> Check:
+    def _texts(self, found: list[Tally]) -> Check:
         check = self._same("texts", [answer.text for answer in found], "with speculation")
-        accepted = sum(answer.accepted for answer in found)
+        accepted = sum(answer.last.total_accepted_draft_tokens or 0 for answer in found)
         detail = f"{check.detail}; {accepted} candidates accepted"
         return Check(check.name, check.passed and accepted > 0, detail)
 
@@ -98,7 +89,7 @@ class Served:
                 raise error
         if errors:
             return Check(name, False, f"{len(errors)} of {len(answers)} streams ended: {errors[0]}")
-        texts = [answer.text for answer in answers if isinstance(answer, _Answer)]
+        texts = [answer.text for answer in answers if isinstance(answer, Tally)]
         check = self._same(name, texts, f"while the {model} was killed")
         back_s = await self._until(lambda: self._is_back_without(model, victim))
         if back_s is None:
@@ -129,29 +120,25 @@ class Served:
             await asyncio.sleep(_LOOK_S)
         return time.monotonic() - started
 
-    async def _ask(self, prompt: Prompt, decoding: str) -> _Answer:
+    async def _ask(self, prompt: Prompt, decoding: str) -> Tally:
         """Stream one greedy text. Raises `CardError`."""
         request = GenerateRequest(
             prompt.text, self._max_tokens, decoding=decoding, return_perf_metrics=True,
             return_num_output_tokens=True,
         )  # fmt: skip
-        text, tokens, accepted, first_s = "", 0, 0, 0.0
-        started = time.perf_counter()
+        tally = Tally()
         async with (
             CardClient(self._service.grpc) as client,
             aclosing(client.stream(request, timeout_s=_ANSWER_S)) as deltas,
         ):
             async for delta in deltas:
-                first_s = first_s or time.perf_counter() - started
-                text += delta.text
-                tokens = delta.num_output_tokens or tokens
-                accepted = delta.total_accepted_draft_tokens or accepted
-        return _Answer(text, tokens, accepted, first_s, time.perf_counter() - started)
+                tally.add(delta)
+        return tally
 
 
-def _speed(system: str, answers: list[_Answer]) -> Speed:
+def _speed(system: str, answers: list[Tally]) -> Speed:
     return Speed(
         system,
-        statistics.median(answer.tokens / answer.seconds for answer in answers),
-        statistics.median(answer.first_token_s for answer in answers),
+        statistics.median(answer.tokens_per_s for answer in answers),
+        statistics.median(answer.first_s or 0.0 for answer in answers),
     )

@@ -25,7 +25,7 @@ _LONGEST_ID = 128
 def open_log(component: str, form: LogFormat) -> EventLog:
     """Send this process's events, and whatever the package logs, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines(component) if form == "json" else _Pairs(component))
+    handler.setFormatter(_Lines(component, form))
     root = logging.getLogger(_ROOT)
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
@@ -80,11 +80,18 @@ class RequestLog:
 
 
 class _Lines(logging.Formatter):
-    """What is common to both forms: the fields of a record, in their order."""
+    """A record's fields in their order, as pairs or as JSON."""
 
-    def __init__(self, component: str) -> None:
+    def __init__(self, component: str, form: LogFormat) -> None:
         super().__init__()
         self._component = component
+        self._form = form
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = self._fields(record)
+        if self._form == "json":
+            return _json({"time": _time(record)} | fields)
+        return " ".join((_time(record), *(f"{name}={_value(it)}" for name, it in fields.items())))
 
     def _fields(self, record: logging.LogRecord) -> dict[str, Any]:
         fields: dict[str, Any] = {"level": record.levelname.lower(), "component": self._component}
@@ -97,18 +104,6 @@ class _Lines(logging.Formatter):
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
         return fields
-
-
-class _JsonLines(_Lines):
-    def format(self, record: logging.LogRecord) -> str:
-        fields = {"time": _time(record)} | self._fields(record)
-        return _json(fields)
-
-
-class _Pairs(_Lines):
-    def format(self, record: logging.LogRecord) -> str:
-        pairs = (f"{name}={_value(value)}" for name, value in self._fields(record).items())
-        return " ".join((_time(record), *pairs))
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -9,6 +9,5 @@ was read, is listed in `docs/tensorrt_llm.md`.
 `drafter`    the hook: CARD's query before every target pass (runs in the engine's worker)
 `lookup`     what the hook does for a batch of requests, without the runtime
 `commits`    publishing what was accepted
-`ranks`      one answer for all tensor-parallel ranks
 `target`     the target's side in the Triton process: sessions to requests, results to commits
 """

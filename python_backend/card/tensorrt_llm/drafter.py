@@ -13,7 +13,6 @@ from typing import Any
 from tensorrt_llm._torch.speculative.drafter import Drafter
 
 from card.tensorrt_llm.lookup import CandidateLookup, LookupSettings
-from card.tensorrt_llm.ranks import shared_answer
 
 log = logging.getLogger(__name__)
 
@@ -86,3 +85,16 @@ class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
 
 def _make_drafter(settings: LookupSettings, shared: bool) -> CandidateCacheDrafter:
     return CandidateCacheDrafter(settings, shared=shared)
+
+
+def shared_answer(ask: Callable[[], list[list[int]]]) -> list[list[int]]:
+    """What rank 0 gets from `ask`, on every rank.
+
+    Every rank has its own copy of the drafter, schedules the same batch and must verify the same
+    candidates, or shapes and collectives diverge: one collective per hook call, in which every rank
+    takes part. **This has not yet run on hardware.**
+    """
+    from tensorrt_llm._utils import mpi_broadcast, mpi_rank
+
+    answer: list[list[int]] = mpi_broadcast(ask() if mpi_rank() == 0 else None, root=0)
+    return answer

@@ -13,10 +13,10 @@ from client_double import TritonDouble, served
 from told_clock import ToldClock
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from card.serving.supervision.ports import reserved_ports
 from card_client import CardClient, GenerateRequest
 from card_guard.admission import Admission, FullError, LostError, Place
 from card_guard.server import Guard, serve
+from loading.supervised import reserved_ports
 
 IDLE_S = 10.0
 LIMIT_S = 20.0

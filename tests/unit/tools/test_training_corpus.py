@@ -16,8 +16,9 @@ from bench.drafts import with_small_draft
 from card.loading import load_engine
 from card.serving.supervision.model_files import check_model_files
 from training.batches import corpus_batch
-from training.corpus import HELD_OUT, TRAIN, CorpusError, gather, texts
+from training.corpus import HELD_OUT, TRAIN, gather, texts
 from training.cutting import app, cut
+from training.errors import TrainingError
 from training.recipe import Sources
 from training.tokenization import END_OF_TEXT, encode_corpus, load_tokens, train_tokenizer
 
@@ -81,9 +82,9 @@ def test_the_same_sources_give_the_same_corpus_from_any_folder(tmp_path: Path) -
 
 
 def test_an_unusable_source_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="nowhere"):
+    with pytest.raises(TrainingError, match="nowhere"):
         gather([tmp_path / "nowhere"], tmp_path / "corpus", SOURCES)
-    with pytest.raises(CorpusError, match="at least two"):
+    with pytest.raises(TrainingError, match="at least two"):
         gather([tmp_path], tmp_path / "corpus", SOURCES)
 
 

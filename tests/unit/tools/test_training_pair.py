@@ -27,7 +27,7 @@ from training.decoding import Texts
 from training.distillation import distance, write_draft_texts
 from training.divergences import Divergence
 from training.draft_vocabulary import write_draft_vocabulary
-from training.fitting import FittingError
+from training.errors import TrainingError
 from training.recipe import Architecture, Distillation, Recipe, Sources, Training
 from training.tokenization import END_OF_TEXT, load_tokenizer
 from training.workplace import Workplace, claim
@@ -177,7 +177,7 @@ def test_a_loss_that_is_no_number_stops_training(prepared: Path, tmp_path: Path)
     place = begun(prepared, tmp_path / "pair")
     training = RECIPE.target_training.model_copy(update={"peak_rate": float("inf")})
     recipe = RECIPE.model_copy(update={"target_training": training})
-    with pytest.raises(FittingError, match="peak_rate"):
+    with pytest.raises(TrainingError, match="peak_rate"):
         stages.train_model(place, recipe, "target", CPU)
     assert not place.model("target").exists()
 

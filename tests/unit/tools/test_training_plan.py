@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from training.agreement import ideal_tokens_per_step
-from training.recipe import Recipe, RecipeError, read_recipe
-from training.workplace import WorkplaceError, claim
+from training.errors import TrainingError
+from training.recipe import Recipe, read_recipe
+from training.workplace import claim
 
 RECIPES = Path(__file__).parents[3] / "tools" / "training"
 
@@ -27,7 +28,7 @@ def test_a_folder_that_holds_anything_else_is_never_taken_silently(tmp_path: Pat
     weights = tmp_path / "models" / "target" / "model.safetensors"
     weights.parent.mkdir(parents=True)
     weights.write_bytes(b"precious")
-    with pytest.raises(WorkplaceError, match="--output"):
+    with pytest.raises(TrainingError, match="--output"):
         claim(tmp_path / "models", Recipe())
     assert [file.name for file in (tmp_path / "models").iterdir()] == ["target"]
     assert weights.read_bytes() == b"precious"
@@ -37,7 +38,7 @@ def test_a_pair_of_another_recipe_is_not_continued(tmp_path: Path) -> None:
     place = claim(tmp_path / "pair", Recipe())
     place.undistilled.mkdir()
     assert claim(tmp_path / "pair", Recipe()) == place
-    with pytest.raises(WorkplaceError, match="another recipe"):
+    with pytest.raises(TrainingError, match="another recipe"):
         claim(tmp_path / "pair", Recipe(seed=1))
     assert place.undistilled.is_dir()
 
@@ -67,6 +68,6 @@ def test_a_bad_recipe_names_the_field(
 ) -> None:
     path = tmp_path / "recipe.json"
     path.write_text(json.dumps(written))
-    with pytest.raises(RecipeError, match=field) as refused:
+    with pytest.raises(TrainingError, match=field) as refused:
         read_recipe(path)
     assert "Value error" not in str(refused.value)

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from card.cache import ENGINES, EngineState, Geometry, SlotState
 from card.serving.found_pool import FoundPool
-from card.serving.supervision.policy import CARD
+from card.serving.supervision.policy import CARD, ProcessState, Sight
 from card.serving.supervision.starvation import Starvation
-
-
-@dataclass(frozen=True, slots=True)
-class Pulse:
-    """What an engine's process last said.
-
-    silence_s   seconds since its last heartbeat
-    starved_s   how many of them it waited for a processor
-    attached    whether `card` has let it in
-    """
-
-    silence_s: float
-    starved_s: float
-    attached: bool
 
 
 class Heartbeats:
@@ -36,15 +21,18 @@ class Heartbeats:
         self._lock = threading.Lock()
         self._starvation = {engine: Starvation() for engine in ENGINES}
 
-    def of(self, engine: str, pid: int) -> Pulse | None:
-        """The pulse of `engine`; None while its process `pid` has not beaten yet."""
+    def sight(
+        self, engine: str, pid: int, process: ProcessState = ProcessState.RUNNING
+    ) -> Sight | None:
+        """What `engine` last said; None while its process `pid` has not beaten yet."""
         with self._lock:
             pool = self._pool.get()
             if pool is None or pool.pid(engine) != pid:
                 return None
             attached = pool.engine_state(engine) is EngineState.ATTACHED
             silence_s = pool.silence_s(engine)
-            return Pulse(silence_s, self._starvation[engine].of(pid, silence_s), attached)
+            starved_s = self._starvation[engine].of(pid, silence_s)
+            return Sight(process, silence_s, starved_s, attached)
 
     def card_silence_s(self, pid: int) -> float:
         """Seconds since `card` last beat; 0 while its process `pid` has not yet."""

@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,20 +43,13 @@ class RunDirectory:
         """Begins the name of every shared-memory file of this supervisor's stubs."""
         return _region_prefix(self._token)
 
-    @property
-    def temporary(self) -> Path:
-        """The server's directory for temporary files."""
-        directory = self.path / "tmp"
-        directory.mkdir(exist_ok=True)
-        return directory
-
     def stage_models(self, repository: Path, additions: Mapping[str, str]) -> Path:
         """Where the server is to find the models of `repository`: Triton's Python backend hands
         their paths to a shell as they are, and the folder of a checkout may have any name.
 
         additions  text behind the configuration, by model
         """
-        staged = self._fresh("models")
+        staged = self.fresh("models")
         for model in repository.resolve().iterdir() if repository.is_dir() else ():
             if not additions.get(model.name):
                 (staged / model.name).symlink_to(model)
@@ -69,15 +63,8 @@ class RunDirectory:
             config.write_text(f"{text}\n{additions[model.name]}", encoding="utf-8")
         return staged
 
-    def fresh_notices(self) -> Path:
-        """An empty directory for the `notices` of a server that is about to start."""
-        return self._fresh("notices")
-
-    def fresh_links(self) -> Path:
-        """An empty directory for links to what the settings of such a server name."""
-        return self._fresh("links")
-
-    def _fresh(self, name: str) -> Path:
+    def fresh(self, name: str) -> Path:
+        """An empty directory of this name for a server that is about to start."""
         directory = self.path / name
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
@@ -176,3 +163,18 @@ def _is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def user_cache() -> Path | None:
+    """A directory of this user's that nobody else may write to (XDG Base Directory Specification);
+    None: there is no such place."""
+    try:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        directory = base / "card-triton"
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.stat()
+    except (OSError, RuntimeError):  # a home that is missing, or cannot be written
+        return None
+    others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_ours = status.st_uid == os.getuid() and not others and os.access(directory, os.W_OK)
+    return directory if is_ours else None

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -24,8 +24,6 @@ from card.serving.supervision.stubs import (
     stand_in,
 )
 from card.serving.supervision.tether import tethered
-from card.serving.supervision.triton_server import ServerOptions, TritonInstall
-from card.settings import without_settings
 
 _LAST_THREADS_S = 10.0
 """How long the threads of a process that was killed may take to end."""
@@ -46,15 +44,18 @@ class TritonProcess:
     """
 
     def __init__(
-        self, install: TritonInstall, options: ServerOptions, variables: dict[str, str]
+        self, command: Sequence[str], environment: Mapping[str, str], region_prefix: str
     ) -> None:
-        """Start it, from the main thread (see `tethered`); `variables` go to its environment."""
+        """Start it, from the main thread (see `tethered`).
+
+        region_prefix  begins the names of its stubs' files in shared memory, as `command` says
+        """
         self._stubs: dict[str, Stub] = {}
-        self._region_prefix = options.region_prefix
-        self._environment = install.environment(without_settings(os.environ)) | variables
+        self._region_prefix = region_prefix
+        self._environment = environment
         self._process = subprocess.Popen(
-            tethered(signal.SIGKILL, install.command(options)),
-            env=self._environment,
+            tethered(signal.SIGKILL, command),
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,

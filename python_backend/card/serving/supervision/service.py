@@ -13,6 +13,7 @@ from card.serving.geometry import pool_geometry
 from card.serving.requests.chat_parameters import as_protobuf_text, chat_parameters
 from card.serving.supervision.command_line import conceal
 from card.serving.supervision.guard import GuardProcess, triton_socket
+from card.serving.supervision.health import LoadProgress
 from card.serving.supervision.heartbeats import Heartbeats
 from card.serving.supervision.notices import NOTICES_VARIABLE, Notices
 from card.serving.supervision.policy import (
@@ -26,14 +27,11 @@ from card.serving.supervision.policy import (
     longest_silence_s,
     stubs_of,
 )
-from card.serving.supervision.probe import Probe
 from card.serving.supervision.recovery import reload_model
-from card.serving.supervision.repository import Repository, RepositoryError
-from card.serving.supervision.residue import RunDirectory
+from card.serving.supervision.repository import Probe, Repository, RepositoryError
+from card.serving.supervision.residue import RunDirectory, user_cache
 from card.serving.supervision.server import TritonProcess
-from card.serving.supervision.sighting import LoadProgress
-from card.serving.supervision.triton_server import Restriction, ServerOptions, TritonInstall
-from card.serving.supervision.user_cache import user_cache
+from card.serving.supervision.triton_server import TritonInstall
 from card.settings import (
     SETTINGS_VARIABLE,
     ObservabilitySettings,
@@ -41,9 +39,11 @@ from card.settings import (
     Settings,
     freeze,
     in_ascii,
+    without_settings,
 )
 
 HEADER = "card-supervisor"
+"""Opens the restricted APIs: in lower case for HTTP/2, and Triton splits at `:`, `,` and `=`."""
 LOG_ERRORS_ALONE = ("--log-info=false",)
 """Warnings and errors only; `serving.triton_arguments` come later and win."""
 STEADY_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4194304", "MALLOC_TRIM_THRESHOLD_": "4194304"}
@@ -76,34 +76,29 @@ class Service:
         self._models = (*self.stubs, ENSEMBLE)
         self._engines = [model for model in self.stubs if model in ENGINES]
         socket = triton_socket(run_directory.path, serving.grpc_port)
-        restriction = Restriction(HEADER, secrets.token_hex(32))
-        options = ServerOptions(
-            model_repository=run_directory.stage_models(
-                model_repository,
-                {ENSEMBLE: as_protobuf_text(_told_to_clients(settings))},
-            ),
-            load_models=self._models,
-            restriction=restriction,
-            region_prefix=run_directory.region_prefix,
-            http_port=serving.http_port,
-            grpc_port=serving.grpc_port,
-            metrics_port=serving.metrics_port,
-            address=serving.address,
+        self._secret = secrets.token_hex(32)
+        staged = run_directory.stage_models(
+            model_repository, {ENSEMBLE: as_protobuf_text(_told_to_clients(settings))}
+        )
+        command = install.command(
+            serving,
+            staged,
+            self._models,
+            f"{HEADER}={self._secret}",
+            run_directory.region_prefix,
             grpc_address=f"unix:{socket.with_name('grpc')}" if serving.guard else None,
-            closed_over_http=() if serving.http_inference else ("inference",),
-            extra_arguments=(
+            extra=(
                 *LOG_ERRORS_ALONE,
                 f"--model-load-thread-count={len(self._models)}",
                 *(WITHOUT_GPU if _only_on_processors(settings) else ()),
                 *trace_arguments(settings.observability),
-                *serving.triton_arguments,
             ),
         )
-        legible = in_ascii(settings, run_directory.fresh_links())
-        notices = run_directory.fresh_notices()
+        legible = in_ascii(settings, run_directory.fresh("links"))
+        notices = run_directory.fresh("notices")
         variables = {name: os.environ.get(name, value) for name, value in STEADY_MEMORY.items()}
         variables |= {
-            "TMPDIR": str(run_directory.temporary),
+            "TMPDIR": str(run_directory.fresh("tmp")),
             NOTICES_VARIABLE: str(notices),
             CALIBRATION_CACHE_VARIABLE: str(
                 legible.serving.findings or user_cache() or run_directory.calibration_cache
@@ -112,12 +107,12 @@ class Service:
         # A model that is reloaded months later must not read what was edited for the next start.
         freeze(legible, run_directory.settings)
         variables[SETTINGS_VARIABLE] = str(run_directory.settings)
+        environment = install.environment(without_settings(os.environ)) | variables
         with ExitStack() as started:
-            self.server = TritonProcess(install, options, variables)
+            self.server = TritonProcess(command, environment, run_directory.region_prefix)
             started.callback(self.server.kill)
             self.guard = GuardProcess(settings, socket) if serving.guard else None
             started.pop_all()
-        self._secret = restriction.value
         self._notices = Notices(notices)
         self._retired = False
         self.has_served = False
@@ -126,7 +121,7 @@ class Service:
         self._engine_timeout_s = serving.engine_timeout_s
         self._load_timeout_s = serving.load_timeout_s
         self._repository = Repository(
-            http_address(serving), serving.http_port, restriction.http_headers
+            http_address(serving), serving.http_port, {HEADER: self._secret}
         )
         self._heartbeats = Heartbeats(
             settings.cache.directory, self.server.pid, pool_geometry(settings)
@@ -153,10 +148,8 @@ class Service:
             return Sight(state, silence_s, streams=self.open_slots)
         if model not in ENGINES or state is ProcessState.GONE:
             return Sight(state)
-        pulse = self._heartbeats.of(model, stub.process.pid)
-        if pulse is None:
-            return Sight(state, attached=False)
-        return Sight(state, pulse.silence_s, pulse.starved_s, pulse.attached)
+        heard = self._heartbeats.sight(model, stub.process.pid, state)
+        return heard or Sight(state, attached=False)
 
     def sights(self) -> dict[str, Sight]:
         """One look at each of `stubs`."""
@@ -179,7 +172,7 @@ class Service:
         """Whether all show themselves in the pool of this server's `card`."""
         stubs = {engine: self.server.stub(engine) for engine in self._engines}
         return all(
-            stub is not None and self._heartbeats.of(engine, stub.process.pid) is not None
+            stub is not None and self._heartbeats.sight(engine, stub.process.pid) is not None
             for engine, stub in stubs.items()
         )
 

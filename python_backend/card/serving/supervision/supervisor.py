@@ -9,17 +9,22 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from card.serving.spare_memory import SpareMemory
-from card.serving.supervision.health import HealthServer
+from card.serving.supervision.health import (
+    GuardHealth,
+    HealthServer,
+    ModelHealth,
+    ServiceHealth,
+    state_of,
+)
 from card.serving.supervision.journal import note, warn
 from card.serving.supervision.policy import ProcessState, RecoveryPolicy, Sight, stubs_of
 from card.serving.supervision.reloads import Reloads
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
 from card.serving.supervision.service import Service, http_address
-from card.serving.supervision.sighting import GuardHealth, ModelHealth, ServiceHealth, state_of
 from card.serving.supervision.startup import CrashError, ShortageError, StartError, Startup
 from card.serving.supervision.stop_requests import StopRequests
-from card.serving.supervision.triton_server import TritonInstall, find_triton, named_install
+from card.serving.supervision.triton_server import find_triton
 from card.settings import ServingSettings, Settings
 
 LOOK_S = 0.1
@@ -71,7 +76,7 @@ class Supervisor:
                 serving.address, serving.health_port, stubs=stubs_of(settings.roles)
             )
             end.callback(self._health.close)
-            self._install = _install(settings, self._run_directory)
+            self._install = find_triton(self._run_directory.path, serving.tritonserver)
             self._end = end.pop_all()
 
     def run(self) -> None:
@@ -286,12 +291,6 @@ def meets_strangers(serving: ServingSettings) -> bool:
         *(() if serving.guard else (serving.address,)),
     }
     return not all(ipaddress.ip_address(address).is_loopback for address in open_on)
-
-
-def _install(settings: Settings, run_directory: RunDirectory) -> TritonInstall:
-    if settings.serving.tritonserver is not None:
-        return named_install(settings.serving.tritonserver)
-    return find_triton(run_directory.path)
 
 
 def _tell_cut_off(open_sessions: int, reason: str) -> None:

@@ -2,8 +2,8 @@
 
 Two kinds of installation are known. The `nvidia-pytriton` wheel carries the server binary, its
 libraries and the Python backend with one stub per Python version; a container carries them under
-`/opt/tritonserver`. Either becomes a `TritonInstall`, which turns `ServerOptions` into a command
-line and an environment. Nothing here starts or watches a process.
+`/opt/tritonserver`. Either becomes a `TritonInstall`, which turns settings into a command line and
+an environment. Nothing here starts or watches a process.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from card.serving.supervision.prerequisites import check_numpy, shared_libpython
+from card.settings import ServingSettings
 
 SYSTEM_ROOT = Path("/opt/tritonserver")
 """Where NVIDIA's containers keep the server."""
@@ -32,63 +33,6 @@ class TritonNotFoundError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Restriction:
-    """A header that a caller must send to use the APIs in `RESTRICTED_APIS`.
-
-    `name` and `value` may hold letters, digits, `-` and `_` only: Triton splits the option at
-    `:`, `,` and `=`. HTTP/2 wants `name` in lower case.
-    """
-
-    name: str
-    value: str
-
-    def __post_init__(self) -> None:
-        for field, text in (("name", self.name), ("value", self.value)):
-            if not text or not text.replace("-", "").replace("_", "").isalnum():
-                raise ValueError(
-                    f"restriction {field} {text!r} is not usable: "
-                    "only letters, digits, '-' and '_' are allowed"
-                )
-        if self.name != self.name.lower():
-            raise ValueError(f"restriction name {self.name!r} must be in lower case")
-
-    def option(self, *further: str) -> str:
-        """That of the server for `RESTRICTED_APIS` and `further` ones."""
-        return f"{','.join((*RESTRICTED_APIS, *further))}:{self.name}={self.value}"
-
-    @property
-    def http_headers(self) -> dict[str, str]:
-        return {self.name: self.value}
-
-
-@dataclass(frozen=True)
-class ServerOptions:
-    """What one run of the server is told.
-
-    `load_models` are loaded at start, all others on request only (explicit model control).
-    `region_prefix` begins the names of the Python backend's files in shared memory, which grow when
-    a tensor needs more.
-    `grpc_address` is where gRPC listens instead of `address`: `unix:` and the beginning of a
-    socket's path, which ends with the port.
-    `closed_over_http` are APIs that only the supervisor may call there, besides those that nobody
-    else may call anywhere.
-    `extra_arguments` go to the server as they are, for TLS and the like.
-    """
-
-    model_repository: Path
-    load_models: tuple[str, ...]
-    restriction: Restriction
-    region_prefix: str
-    http_port: int
-    grpc_port: int
-    metrics_port: int
-    address: str
-    grpc_address: str | None = None
-    closed_over_http: tuple[str, ...] = ()
-    extra_arguments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class TritonInstall:
     """A server binary, the backends that belong to it, and the libraries it needs."""
 
@@ -96,37 +40,57 @@ class TritonInstall:
     backends: Path
     library_paths: tuple[Path, ...]
 
-    def command(self, options: ServerOptions) -> list[str]:
-        """The server's command line, program first."""
+    def command(
+        self,
+        serving: ServingSettings,
+        repository: Path,
+        models: Iterable[str],
+        header: str,
+        region_prefix: str,
+        grpc_address: str | None = None,
+        extra: Iterable[str] = (),
+    ) -> list[str]:
+        """The server's command line, program first.
+
+        models         loaded at start, all others on request only (explicit model control)
+        header         `name=value`, which opens the APIs in `RESTRICTED_APIS`
+        region_prefix  begins the names of the Python backend's files in shared memory, which grow
+                       when a tensor needs more
+        grpc_address   where gRPC listens instead of `serving.address`: `unix:` and the beginning of
+                       a socket's path, which ends with the port
+        """
         python = "--backend-config=python"
+        restricted = ",".join(RESTRICTED_APIS)
+        over_http = restricted if serving.http_inference else f"{restricted},inference"
         return [
             str(self.binary),
             f"--backend-directory={self.backends}",
-            f"--model-repository={options.model_repository}",
+            f"--model-repository={repository}",
             "--model-control-mode=explicit",
-            *(f"--load-model={name}" for name in options.load_models),
+            *(f"--load-model={name}" for name in models),
             "--disable-auto-complete-config",
             "--exit-on-error=true",
-            f"--http-address={options.address}",
-            f"--http-port={options.http_port}",
-            f"--grpc-address={options.grpc_address or options.address}",
-            f"--grpc-port={options.grpc_port}",
-            f"--metrics-address={options.address}",
-            f"--metrics-port={options.metrics_port}",
-            f"--http-restricted-api={options.restriction.option(*options.closed_over_http)}",
-            f"--grpc-restricted-protocol={options.restriction.option()}",
-            f"{python},shm-region-prefix-name={options.region_prefix}",
+            f"--http-address={serving.address}",
+            f"--http-port={serving.http_port}",
+            f"--grpc-address={grpc_address or serving.address}",
+            f"--grpc-port={serving.grpc_port}",
+            f"--metrics-address={serving.address}",
+            f"--metrics-port={serving.metrics_port}",
+            f"--http-restricted-api={over_http}:{header}",
+            f"--grpc-restricted-protocol={restricted}:{header}",
+            f"{python},shm-region-prefix-name={region_prefix}",
             f"{python},shm-default-byte-size={MINIMUM_REGION_BYTES}",
-            *options.extra_arguments,
+            *extra,
+            *serving.triton_arguments,
         ]
 
-    def environment(self, inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The server's whole environment, built on `inherited` (this process's by default).
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """The server's whole environment, built on `inherited`.
 
         The stub embeds a Python that takes its `sys.prefix` from the first `python3` on PATH, so
         the folder of the running interpreter (the virtual environment's `bin`) comes first.
         """
-        environment = dict(os.environ if inherited is None else inherited)
+        environment = dict(inherited)
         environment["PATH"] = _joined(Path(sys.prefix, "bin"), environment.get("PATH"))
         for library_path in reversed(self.library_paths):
             environment["LD_LIBRARY_PATH"] = _joined(
@@ -135,36 +99,31 @@ class TritonInstall:
         return environment
 
 
-def find_triton(runtime_directory: Path, system_root: Path = SYSTEM_ROOT) -> TritonInstall:
-    """Locate the server: a container's own installation, else that of the wheel.
+def find_triton(
+    runtime_directory: Path, named: Path | None = None, system_root: Path = SYSTEM_ROOT
+) -> TritonInstall:
+    """Locate the server: that of the binary which `serving.tritonserver` names, else a container's
+    own, else that of the wheel.
 
     The wheel's Python backend is staged under `runtime_directory`, which must outlive the server.
-    Raises `TritonNotFoundError` where neither is there.
+    Raises `TritonNotFoundError`.
     """
-    if (system_root / "bin/tritonserver").exists():
-        return system_install(system_root)
-    return wheel_install(runtime_directory)
-
-
-def system_install(root: Path) -> TritonInstall:
-    """The server under `root`, with the backends and the Python stub that it came with."""
-    install = _installed(root / "bin/tritonserver", root)
-    if missing := _missing(install):
+    binary = named or system_root / "bin/tritonserver"
+    if named is None and not binary.exists():
+        return wheel_install(runtime_directory)
+    root = binary.parent.parent
+    install = TritonInstall(binary, root / "backends", library_paths=(root / "lib",))
+    stub = install.backends / "python/triton_python_backend_stub"
+    problem = None if stub.exists() else f"{stub} is missing"
+    if named is None:
+        if problem is None:
+            return install
         raise TritonNotFoundError(
-            f"no Triton server under {root}: {missing} is missing; "
+            f"no Triton server under {root}: {problem}; "
             "use a Triton container with the Python backend, or choose the wheel"
         )
-    return install
-
-
-def named_install(binary: Path) -> TritonInstall:
-    """That of the binary which `serving.tritonserver` names, laid out as in a container."""
-    install = _installed(binary, binary.parent.parent)
-    problem = None
     if not binary.is_file() or not os.access(binary, os.X_OK):
         problem = "it is no file that this user can execute"
-    elif missing := _missing(install):
-        problem = f"{missing} is missing"
     if problem is None:
         return install
     raise TritonNotFoundError(
@@ -172,17 +131,6 @@ def named_install(binary: Path) -> TritonInstall:
         f"with the Python backend, such as {SYSTEM_ROOT}/bin/tritonserver: correct it, or "
         "leave it out for the server that this environment has"
     )
-
-
-def _installed(binary: Path, root: Path) -> TritonInstall:
-    """As in a container, whether it is there or not."""
-    return TritonInstall(binary, root / "backends", library_paths=(root / "lib",))
-
-
-def _missing(install: TritonInstall) -> Path | None:
-    """What an installation lacks."""
-    needed = (install.binary, install.backends / "python/triton_python_backend_stub")
-    return next((path for path in needed if not path.exists()), None)
 
 
 def wheel_install(runtime_directory: Path) -> TritonInstall:

@@ -28,8 +28,7 @@ from card.serving.requests.derived import output_budget
 from card.serving.requests.parsing import check_shapes, parse
 from card.serving.requests.refusal import Refusal, passed_on, queue_full
 from card.serving.requests.sessions import deadline_exceeded
-from card.serving.requests.unary_answer import gathered, token_outputs
-from card.serving.requests.unary_request import UnaryRequest, arrays_for_card
+from card.serving.requests.unary import UnaryRequest, arrays_for_card, gathered, token_outputs
 from card.serving.requests.vocabulary import Vocabulary, vocabulary_size
 from card.serving.supervision.load_failure import announced
 from card.serving.triton.triton_request import deadline_ns, refused, request_id, response

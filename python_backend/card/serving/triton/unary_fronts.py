@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from card.serving.requests.delta import OUTPUTS
 from card.serving.requests.parsing import INPUTS, one_prompt
 from card.serving.requests.refusal import Refusal
-from card.serving.requests.unary_answer import OUTPUT_IDS, SEQUENCE_LENGTH
+from card.serving.requests.unary import OUTPUT_IDS, SEQUENCE_LENGTH
 
 
 @dataclass(frozen=True)

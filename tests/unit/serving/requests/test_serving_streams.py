@@ -21,8 +21,7 @@ from card.serving.requests.details import ScoredToken
 from card.serving.requests.parsing import parse
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.streams import Stream
-from card.serving.requests.unary_answer import gathered
-from card.serving.requests.unary_request import UnaryRequest, arrays_for_card
+from card.serving.requests.unary import UnaryRequest, arrays_for_card, gathered
 from card.serving.requests.wire import GenerateRequest
 from card.settings import LimitSettings
 from card.text import Delta as TextDelta

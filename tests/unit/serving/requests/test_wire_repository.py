@@ -11,8 +11,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta, Numbers
 from card.serving.requests.remote_request import CANDIDATES, DTYPES, TAKEN
-from card.serving.requests.unary_answer import OUTPUT_IDS, SEQUENCE_LENGTH
-from card.serving.requests.unary_request import UnaryRequest
+from card.serving.requests.unary import OUTPUT_IDS, SEQUENCE_LENGTH, UnaryRequest
 from card.serving.requests.wire import GenerateRequest, tensors
 from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, LLMAPI, TENSORRT_LLM, Front

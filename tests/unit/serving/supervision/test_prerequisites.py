@@ -15,7 +15,6 @@ import pytest
 from real_pair import pair_settings
 
 from card.serving import supervisor
-from card.serving.supervision.ports import reserved_ports
 from card.serving.supervision.prerequisites import (
     check_disk,
     check_numpy,
@@ -25,6 +24,7 @@ from card.serving.supervision.prerequisites import (
 )
 from card.serving.supervisor import unmet_prerequisites
 from card.settings import REPOSITORY_ROOT
+from loading.supervised import reserved_ports
 
 ROOT = Path(__file__).resolve().parents[4]
 SETUP_READS = (

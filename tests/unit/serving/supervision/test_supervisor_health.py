@@ -21,16 +21,17 @@ from told_clock import ToldClock
 
 from card.cache import EngineState, Geometry, Pool, SlotState
 from card.cache.home import sweep_pools
-from card.serving.supervision.health import STALLED_S, HealthServer
-from card.serving.supervision.heartbeats import Heartbeats
-from card.serving.supervision.policy import CARD, DRAFT, REMOTE, STUBS, TARGET
-from card.serving.supervision.sighting import (
+from card.serving.supervision.health import (
+    STALLED_S,
     STATES,
     GuardHealth,
+    HealthServer,
     ModelHealth,
     ServiceHealth,
     state_of,
 )
+from card.serving.supervision.heartbeats import Heartbeats
+from card.serving.supervision.policy import CARD, DRAFT, REMOTE, STUBS, TARGET
 from card.serving.supervision.supervisor import meets_strangers
 from card.settings import ServingSettings
 
@@ -208,19 +209,19 @@ GEOMETRY = Geometry(2, 16, 8, 8, 2, 4)
 
 def test_a_pool_is_heard_as_soon_as_it_is_there_and_only_its_own_process(tmp_path: Path) -> None:
     heartbeats = Heartbeats(tmp_path, SERVER, GEOMETRY)
-    assert heartbeats.of("target", os.getpid()) is None
+    assert heartbeats.sight("target", os.getpid()) is None
     assert heartbeats.open_slots() == 0
     pool = Pool.create(tmp_path, SERVER, GEOMETRY)
-    assert heartbeats.of("target", os.getpid()) is None, "it has not beaten yet"
+    assert heartbeats.sight("target", os.getpid()) is None, "it has not beaten yet"
     pool.beat("target", EngineState.ATTACHED)
-    pulse = heartbeats.of("target", os.getpid())
+    pulse = heartbeats.sight("target", os.getpid())
     assert pulse is not None
     assert pulse.attached
     pool.header["target_heartbeat_ns"] -= 100_000_000_000
-    late = heartbeats.of("target", os.getpid())
+    late = heartbeats.sight("target", os.getpid())
     assert late is not None
     assert 0 < late.starved_s < late.silence_s
-    assert heartbeats.of("target", os.getpid() + 1) is None
+    assert heartbeats.sight("target", os.getpid() + 1) is None
     heartbeats.close()
     pool.close()
 
@@ -253,7 +254,7 @@ def test_the_pool_of_a_card_that_came_back_behind_a_sweep_is_heard(tmp_path: Pat
     assert heartbeats.open_slots() == 0
     pool = Pool.create(tmp_path, SERVER, GEOMETRY)
     pool.beat("target", EngineState.ATTACHED)
-    pulse = heartbeats.of("target", os.getpid())
+    pulse = heartbeats.sight("target", os.getpid())
     assert pulse is not None
     assert pulse.attached
     heartbeats.close()

@@ -19,7 +19,6 @@ from card.serving.supervision.server import TritonProcess
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.supervision.stubs import find_orphans, process_state
 from card.serving.supervision.tether import tethered
-from card.serving.supervision.triton_server import Restriction, ServerOptions, TritonInstall
 
 
 def test_who_only_looks_at_a_region_is_no_orphan() -> None:
@@ -44,9 +43,7 @@ def test_a_server_takes_every_child_along_whatever_its_command_line_says(tmp_pat
     binary = tmp_path / "tritonserver"
     binary.write_text("#!/bin/sh\nsleep 1000 &\nwait\n")
     binary.chmod(0o700)
-    restriction = Restriction("name", "value")
-    options = ServerOptions(tmp_path, (), restriction, "mine_", 8000, 8001, 8002, "127.0.0.1")
-    server = TritonProcess(TritonInstall(binary, tmp_path, ()), options, {})
+    server = TritonProcess([str(binary)], os.environ, "mine_")
     observed = psutil.Process(server.pid)
     while not (children := observed.children()):
         os.sched_yield()

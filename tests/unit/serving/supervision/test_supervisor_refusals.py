@@ -16,7 +16,7 @@ import pytest
 from child_process import child, next_line
 from real_pair import DRAFT, TARGET
 
-from card.serving.supervision.supervised import complaints, reserved_serving
+from loading.supervised import complaints, reserved_serving
 
 AT_THE_INSTALLATION = """
 import os
@@ -26,11 +26,11 @@ from card.serving.supervision import supervisor
 
 find = supervisor.find_triton
 
-def found_after_a_while(directory):
+def found_after_a_while(directory, named):
     print("looking", flush=True)
     os.read(0, 1)
     {ending}
-    return find(directory)
+    return find(directory, named)
 
 supervisor.find_triton = found_after_a_while
 typer.run(command.main)

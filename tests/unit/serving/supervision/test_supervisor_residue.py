@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from card.serving.supervision.notices import NOTICES_VARIABLE, Notices
-from card.serving.supervision.residue import REGIONS, RunDirectory, sweep
-from card.serving.supervision.user_cache import user_cache
+from card.serving.supervision.residue import REGIONS, RunDirectory, sweep, user_cache
 
 
 def abandon(run: RunDirectory) -> None:
@@ -111,8 +110,8 @@ def test_without_a_supervisor_nothing_is_ever_said(monkeypatch: pytest.MonkeyPat
 
 def test_a_new_server_begins_without_notices_of_the_last(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
-    Notices(run.fresh_notices()).draining.post()
-    assert not Notices(run.fresh_notices()).draining.stands
+    Notices(run.fresh("notices")).draining.post()
+    assert not Notices(run.fresh("notices")).draining.stands
     run.close()
 
 

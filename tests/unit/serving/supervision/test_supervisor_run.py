@@ -19,7 +19,7 @@ from card.serving.supervision.service import Service
 from card.serving.supervision.startup import ShortageError
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.supervision.supervisor import LOOK_S, Supervisor
-from card.serving.supervision.triton_server import named_install
+from card.serving.supervision.triton_server import find_triton
 from card.settings import Settings, load_settings
 
 
@@ -70,7 +70,7 @@ def test_a_server_whose_guard_cannot_be_started_is_killed(
     server = guarded.serving.tritonserver
     assert server is not None
     with pytest.raises(OSError, match="temporarily unavailable"):
-        Service(guarded, tmp_path, named_install(server), RunDirectory(tmp_path))
+        Service(guarded, tmp_path, find_triton(tmp_path, server), RunDirectory(tmp_path))
     assert (FakeTriton.started, FakeTriton.killed) == (1, 1)
 
 

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from card.serving.supervision import triton_server
 from card.serving.supervision.triton_server import (
-    Restriction,
-    ServerOptions,
     TritonInstall,
     TritonNotFoundError,
     find_triton,
-    named_install,
-    system_install,
     wheel_install,
 )
-
-OPTIONS = ServerOptions(
-    model_repository=Path("/models"),
-    load_models=("card", "draft"),
-    restriction=Restriction("card-key", "abc123"),
-    region_prefix="card_1_",
-    http_port=8000,
-    grpc_port=8001,
-    metrics_port=8002,
-    address="127.0.0.1",
-)
+from card.settings import ServingSettings
 
 
 @pytest.fixture
@@ -68,9 +53,10 @@ def test_the_virtual_environments_python_comes_first_on_path(install: TritonInst
 
 def test_the_command_says_what_the_options_say(install: TritonInstall) -> None:
     """What an operator adds comes last, so that it wins."""
-    extra = ("--grpc-use-ssl=true", "--log-verbose=2")
-    command = install.command(replace(OPTIONS, extra_arguments=extra))
-    assert tuple(command[-2:]) == extra
+    given, ours = ("--grpc-use-ssl=true", "--log-verbose=2"), ("--log-info=0",)
+    serving, loads = ServingSettings(triton_arguments=given), ("card", "draft")
+    command = install.command(serving, Path("/models"), loads, "key=abc123", "card_1_", extra=ours)
+    assert tuple(command[-3:]) == (*ours, *given)
     assert "--model-control-mode=explicit" in command
     loaded = [argument for argument in command if argument.startswith("--load-model")]
     assert loaded == ["--load-model=card", "--load-model=draft"]
@@ -78,19 +64,13 @@ def test_the_command_says_what_the_options_say(install: TritonInstall) -> None:
         assert f"--{service}-port={port}" in command
         assert f"--{service}-address=127.0.0.1" in command
     assert "--backend-config=python,shm-region-prefix-name=card_1_" in command
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("key", "a,b"), ("key", "a=b"), ("key", ""), ("a:b", "v"), ("", "v"), ("Key", "v")],
-)
-def test_a_header_that_triton_would_misread_is_refused(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match="restriction"):
-        Restriction(name, value)
+    apis = "model-repository,shared-memory,trace,logging"
+    assert f"--http-restricted-api={apis}:key=abc123" in command
+    assert f"--grpc-restricted-protocol={apis}:key=abc123" in command
 
 
 def test_a_container_uses_its_own_server(container: Path, tmp_path: Path) -> None:
-    found = find_triton(tmp_path, container)
+    found = find_triton(tmp_path, system_root=container)
     assert found.binary == container / "bin/tritonserver"
     assert found.backends == container / "backends"
     assert wheel_install(tmp_path).binary != found.binary
@@ -102,19 +82,19 @@ def test_the_wheels_server_refuses_numpy_2_and_a_containers_takes_it(
     monkeypatch.setattr(triton_server, "check_numpy", lambda: "NumPy 2.1.0 is installed")
     with pytest.raises(TritonNotFoundError, match=r"NumPy 2\.1\.0 is installed"):
         wheel_install(tmp_path)
-    assert find_triton(tmp_path, container).binary == container / "bin/tritonserver"
+    assert find_triton(tmp_path, system_root=container).binary == container / "bin/tritonserver"
 
 
-def test_a_container_without_the_python_backend_is_refused(container: Path) -> None:
+def test_a_container_without_the_python_backend_is_refused(container: Path, tmp_path: Path) -> None:
     stub = container / "backends/python/triton_python_backend_stub"
     stub.unlink()
     with pytest.raises(TritonNotFoundError, match=str(stub)):
-        system_install(container)
+        find_triton(tmp_path, system_root=container)
 
 
 def named(binary: Path) -> str:
     with pytest.raises(TritonNotFoundError) as caught:
-        named_install(binary)
+        find_triton(Path("/unused"), binary)
     return str(caught.value)
 
 
@@ -125,10 +105,12 @@ def test_a_named_server_that_is_none_is_refused_by_field_and_value(container: Pa
         assert message.startswith(f"serving.tritonserver is {wrong}: it is no file that this user")
         assert "correct it, or leave it out" in message
     binary.chmod(0o755)
-    assert named_install(binary).binary == binary
+    assert find_triton(Path("/unused"), binary).binary == binary
     other = container / "bin/tritonserver-debug"
     binary.rename(other)
-    assert named_install(other).binary == other, "the one that is named, whatever its name"
+    assert find_triton(Path("/unused"), other).binary == other, (
+        "the one that is named, whatever its name"
+    )
     other.rename(binary)
     stub = container / "backends/python/triton_python_backend_stub"
     stub.unlink()
@@ -138,4 +120,4 @@ def test_a_named_server_that_is_none_is_refused_by_field_and_value(container: Pa
 def test_no_server_at_all_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(TritonNotFoundError, match="run scripts/setup"):
-        find_triton(tmp_path, tmp_path / "nowhere")
+        find_triton(tmp_path, system_root=tmp_path / "nowhere")

@@ -1,13 +1,14 @@
-"""What a unary request may say beside those of the ensemble: tensors of TensorRT-LLM's models.
+"""What a unary request may say beside those of the ensemble, and what its answer carries.
 
-`tensorrt_llm` takes words as rows of tokens and a bias for every token. They
-become what `card` takes: words as text, and the biases that are not 0.
+`tensorrt_llm` takes words as rows of tokens and a bias for every token. They become what `card`
+takes: words as text, and the biases that are not 0. The deltas of a whole text become one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from card.serving.requests.allowed import Bounds, biases, only_false, only_one
+from card.serving.requests.delta import Delta
 from card.serving.requests.refusal import Refusal, invalid
 from card.serving.requests.wire import VOCABULARY, GenerateRequest, tensor, tensors
 
@@ -93,3 +95,55 @@ def _words(name: str, rows: tuple[int, ...], tokenizer: Tokenizer, bounds: Bound
         words.append(tokenizer.decode(word, skip_special_tokens=False))
         start = end
     return words
+
+
+OUTPUT_IDS, SEQUENCE_LENGTH = "output_ids", "sequence_length"
+"""Tensors beside those of the ensemble: INT32 [1, tokens] and [1]."""
+
+
+def token_outputs(tokens: Sequence[int]) -> dict[str, NDArray[Any]]:
+    """These tensors of one answer."""
+    return {
+        OUTPUT_IDS: np.array([[tokens]], np.int32),
+        SEQUENCE_LENGTH: np.array([[len(tokens)]], np.int32),
+    }
+
+
+def gathered(deltas: Iterable[Delta]) -> Delta:
+    """The whole text as one delta: counts are those of the last. Raises `Refusal` without any."""
+    pieces = list(deltas)
+    if not pieces:
+        raise Refusal("INTERNAL", "card ended without an answer; see the server's log")
+    last = pieces[-1]
+    log_probs = (
+        None
+        if last.log_probs is None
+        else tuple(value for piece in pieces for value in piece.log_probs or ())
+    )
+    return replace(
+        last,
+        text="".join(piece.text for piece in pieces),
+        log_probs=log_probs,
+        tokens=tuple(token for piece in pieces for token in piece.tokens),
+        details=_joined([piece.details for piece in pieces if piece.details]),
+        numbers=last.numbers._replace(accepted_bytes=_accepted_bytes(pieces)),
+    )
+
+
+def _accepted_bytes(pieces: Sequence[Delta]) -> int:
+    """Leading bytes of the whole text that came from the cache."""
+    total = 0
+    for piece in pieces:
+        total += piece.numbers.accepted_bytes
+        if piece.numbers.accepted_bytes < len(piece.text.encode()):
+            break
+    return total
+
+
+def _joined(details: Sequence[str]) -> str:
+    """The JSON of all pieces as that of one."""
+    whole: dict[str, Any] = {}
+    for text in details:
+        for name, value in json.loads(text).items():
+            whole[name] = whole[name] + value if name == "tokens" and name in whole else value
+    return json.dumps(whole, separators=(",", ":")) if whole else ""

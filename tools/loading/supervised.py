@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
-from card.serving.supervision.local_http import open_local
-from card.serving.supervision.ports import reserved_ports
 from card.serving.supervision.repository import reachable
 from card.serving.supervision.tether import tethered
 from card.settings import ServingSettings
@@ -26,8 +27,33 @@ _COMPLAINT = re.compile('level(=|": ")(warning|error|critical)')
 
 
 @contextmanager
+def reserved_ports(count: int, address: str = "127.0.0.1") -> Iterator[list[int]]:
+    """Ports of `address`, all different, that nobody else is given while this lasts.
+
+    The system hands out no port that a socket is bound to, neither to who asks for any nor to a
+    connection that goes out; yet whoever sets SO_REUSEADDR, as servers do, may listen where no
+    other does. Raises `OSError` for an address that is not this machine's.
+    """
+    with ExitStack() as stack:
+        holders = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for holder in holders:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind((address, 0))
+        yield [int(holder.getsockname()[1]) for holder in holders]
+
+
+_PAST_PROXIES = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def open_local(request: str | urllib.request.Request, timeout_s: float) -> http.client.HTTPResponse:
+    """The answer, as of `urllib.request.urlopen`. Raises `OSError`, for an answer that is an error
+    its subclass `HTTPError`."""
+    return cast(http.client.HTTPResponse, _PAST_PROXIES.open(request, timeout=timeout_s))
+
+
+@contextmanager
 def reserved_serving(address: str = "127.0.0.1") -> Iterator[dict[str, int]]:
-    """A port for each of the fields `ServingSettings.ports`, as of `ports.reserved_ports`."""
+    """A port for each of the fields `ServingSettings.ports`, as of `reserved_ports`."""
     fields = ServingSettings().ports
     with reserved_ports(len(fields), address) as ports:
         yield dict(zip(fields, ports, strict=True))

@@ -1,0 +1,5 @@
+"""What training may raise."""
+
+
+class TrainingError(ValueError):
+    """A stage cannot begin or go on; the message names option, field or file, and what to do."""

@@ -1,0 +1,12 @@
+"""How far a stage has come, for whoever watches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Show = Callable[[float | None, str], None]
+"""Takes the share that is done (None: unknown) and a remark."""
+
+
+def silent(share: float | None, remark: str) -> None:
+    """Nobody watches."""
