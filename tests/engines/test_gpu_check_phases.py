@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from gpu import phases
+from card.settings import REPOSITORY_ROOT
+from gpu import apart, phases
 from gpu.command import app
 from gpu.phases import Job
-from gpu.report import Check, Found
+from gpu.report import Check, Found, Report
 
-STARTING_S = 8.0
-"""A process that imports torch is there by then, beside others too."""
+LIMIT_S = 1800.0
+"""No phase here takes so long, however busy the machine."""
 
 
 def finish(job: Job) -> Iterator[Found]:
@@ -54,23 +56,31 @@ def hang_in_a_library(job: Job) -> Iterator[Found]:
         sleep(9999)
 
 
+STAND_INS = {phase.__name__: phase for phase in (finish, fail, die, hang_in_a_library)}
+
+
 @pytest.fixture(autouse=True)
 def _stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
-    for phase in (finish, fail, die, hang_in_a_library):
-        monkeypatch.setitem(phases.PHASES, phase.__name__, phase)
+    for name, phase in STAND_INS.items():
+        monkeypatch.setitem(phases.PHASES, name, phase)
 
 
-def run(tmp_path: Path, only: str, limit_s: float = 120.0) -> tuple[Result, dict[str, Any]]:
+def arguments(tmp_path: Path, only: str) -> list[str]:
     (tmp_path / "scratch").mkdir()
-    arguments = ["--device", "cpu", "--only", only, "--limit-s", str(limit_s)]
-    arguments += ["--scratch", str(tmp_path / "scratch"), "--results", str(tmp_path / "results")]
-    result = CliRunner().invoke(app, arguments)
+    limits = ["--limit-s", str(LIMIT_S), "--total-s", str(2 * LIMIT_S)]
+    folders = ["--scratch", str(tmp_path / "scratch"), "--results", str(tmp_path / "results")]
+    return ["--device", "cpu", "--only", only, *limits, *folders]
+
+
+def run(tmp_path: Path, only: str) -> tuple[Result, dict[str, Any]]:
+    result = CliRunner().invoke(app, arguments(tmp_path, only))
+    return result, what_is_left(tmp_path)
+
+
+def what_is_left(tmp_path: Path) -> dict[str, Any]:
+    """The JSON of a run that has ended, and nothing beside it."""
     assert not list((tmp_path / "scratch").iterdir()), "what a phase wrote lies about"
-    return result, only_result(tmp_path)
-
-
-def only_result(tmp_path: Path) -> dict[str, Any]:
-    (file,) = (tmp_path / "results").glob("*.json")
+    (file,) = (tmp_path / "results").iterdir()
     content: dict[str, Any] = json.loads(file.read_text())
     return content
 
@@ -103,8 +113,20 @@ def test_phases_run_in_the_order_given_and_say_when_they_begin_and_end(tmp_path:
     assert "not finished: fail (failed), die (failed)" in result.output.splitlines()[-1]
 
 
-def test_a_phase_that_hangs_shows_where_and_the_next_one_runs(tmp_path: Path) -> None:
-    result, written = run(tmp_path, "hang_in_a_library,finish", limit_s=STARTING_S)
+def test_a_phase_that_hangs_shows_where_and_the_next_one_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late_s = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late_s[0], sleep=time.sleep)
+    monkeypatch.setattr(apart, "time", clock)
+    add = Report.add
+
+    def let_its_time_be_over(report: Report, found: Found) -> list[str]:
+        late_s[0] = LIMIT_S
+        return add(report, found)
+
+    monkeypatch.setattr(Report, "add", let_its_time_be_over)
+    result, written = run(tmp_path, "hang_in_a_library,finish")
     assert states(written) == {"hang_in_a_library": "over its time", "finish": "finished"}
     first, second = written["checks"]
     assert (first["name"], second["name"]) == ("before it hung", "sums")
@@ -119,26 +141,72 @@ def test_a_phase_that_hangs_shows_where_and_the_next_one_runs(tmp_path: Path) ->
 def test_a_run_that_is_ended_from_outside_keeps_what_it_found(
     tmp_path: Path, blow: signal.Signals
 ) -> None:
-    def end_it() -> None:
-        while "before it hung" not in read_result():
-            time.sleep(0.05)
-        os.kill(os.getpid(), blow)
+    with subprocess.Popen(
+        [sys.executable, __file__, *arguments(tmp_path, "hang_in_a_library,finish")],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        said = next(line for line in process.stdout if "before it hung" in line)
+        process.send_signal(blow)
+        *_, last = process.stdout
+    written = what_is_left(tmp_path)
+    assert states(written) == {"hang_in_a_library": "cut off", "finish": "not begun"}
+    assert not any(is_running(int(pid)) for pid in said.split(":")[1].split())
+    assert process.returncode == 1
+    assert written["verdict"] == last.rstrip("\n")
 
-    def read_result() -> str:
-        """Valid at every moment."""
-        for file in (tmp_path / "results").glob("*.json"):
-            return str(json.loads(file.read_text()))
-        return ""
 
-    watcher = threading.Thread(target=end_it, daemon=True)
-    # Whoever runs the tests in the background lets them ignore it.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        watcher.start()
-        result, written = run(tmp_path, "hang_in_a_library,finish")
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert states(written) == {"hang_in_a_library": "cut off"}
-    assert not any(is_running(int(pid)) for pid in written["checks"][0]["detail"].split())
-    assert result.exit_code == 1
-    assert written["verdict"] == result.output.splitlines()[-1]
+def test_a_disk_that_is_full_for_a_while_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, refused = Report.write, []
+
+    def write_or_not(report: Report) -> None:
+        if [check.name for check in report.checks] == ["sums"]:
+            refused.append(True)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(report)
+
+    monkeypatch.setattr(Report, "write", write_or_not)
+    result, written = run(tmp_path, "finish,fail")
+    assert refused
+    assert "No space left" in result.output
+    assert states(written) == {"finish": "finished", "fail": "failed"}
+    assert len(written["checks"]) == 2
+    assert "written: " in result.output
+
+
+@pytest.mark.parametrize("option", ["--results", "--scratch"])
+def test_a_folder_that_takes_no_file_is_refused_before_anything_begins(
+    tmp_path: Path, option: str
+) -> None:
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "file" / "folder")
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "finish", option, folder])
+    assert result.exit_code == 2, result.output
+    assert result.output.count("\n") == 1
+    assert result.output.startswith(f"gpu_check: {option}: ")
+
+
+def test_a_python_that_lacks_a_package_is_told_so_in_one_line(tmp_path: Path) -> None:
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
+    bare.chmod(0o755)
+    done = subprocess.run(
+        [REPOSITORY_ROOT / "scripts/gpu_check", "--device", "cpu"],
+        env=os.environ | {"PYTHON": str(bare)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "has no torch" in done.stderr
+
+
+if __name__ == "__main__":  # a process of its own, which a signal may end
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    phases.PHASES.update(STAND_INS)
+    app()

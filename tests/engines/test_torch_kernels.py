@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+import triton
+import triton.language as tl
 from tiny_models import forward_rows, opened, random_tokens, read_alone
 from torch import Tensor
 
@@ -30,6 +32,7 @@ from card.engines.torch.captured.kernels.attention import attend
 from card.engines.torch.captured.kernels.decoder import KernelDecoder
 from card.engines.torch.captured.kernels.pages import PAGE, PagedKeyValueCache
 from card.engines.torch.captured.kernels.products import SkinnyLinear
+from card.engines.torch.captured.kernels.tiles import plus_product
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = [
@@ -62,6 +65,23 @@ def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 
 
 # --- products -------------------------------------------------------------------------------------
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _multiply_tiles(left: Tensor, right: Tensor, out: Tensor) -> None:
+    at = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    nothing = tl.zeros((16, 16), tl.float32)
+    tl.store(out + at, plus_product(nothing, tl.load(left + at), tl.load(right + at)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_of_a_tile_has_its_bits_wherever_it_stands(dtype: torch.dtype) -> None:
+    left, right = random(16, 16, dtype=dtype), random(16, 16, dtype=dtype)
+    found, turned = torch.empty(16, 16), torch.empty(16, 16)
+    _multiply_tiles[(1,)](left, right, found)
+    _multiply_tiles[(1,)](left.flip(0), right, turned)
+    assert torch.equal(turned.flip(0), found)
+    assert_close(found, left.double() @ right.double(), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -148,9 +168,12 @@ def test_heads_are_rotated_and_stored_where_they_belong(normed: bool) -> None:
 
 # --- attention ------------------------------------------------------------------------------------
 
-HEADS, KV_HEADS, SIZE, START = 4, 2, 16, 70
-PARENTS = [-1, 0, 1, 0, 3, -1]
+HEADS, KV_HEADS, SIZE, START = 4, 2, 80, 70
+PARENTS = [-1, 0, 1, 2, 3, 4, 5, 6, 0, 8, -1]
 """Of pending rows behind `START` positions: two branches of one, and one that stands alone."""
+
+TILES = [[0, 1, 2, 3, 4, 5, 6, 7], [8, 9], [10]]
+"""These rows along their paths."""
 
 
 def path_to(row: int) -> list[int]:
@@ -173,7 +196,7 @@ class Cache:
 
     def attend(self, lane: int, tiles: list[list[int]], place: list[int]) -> Tensor:
         """Of rows in these tiles; `place` of each pending row."""
-        width = 4
+        width = 8
         padded = [[*rows, *[-1] * (8 - len(rows))] for rows in tiles]
         paths = [[place[row] for row in path_to(rows[-1])] for rows in tiles]
         return attend(
@@ -214,16 +237,17 @@ def test_rows_of_a_tree_attend_to_their_paths(dtype: torch.dtype) -> None:
         assert_close(found[row], cache.expected(1, row, IN_ORDER), dtype)
 
 
-def test_a_row_has_its_bits_in_any_tile_and_wherever_its_ancestors_lie() -> None:
-    cache = Cache(torch.bfloat16)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_has_its_bits_in_any_tile_and_wherever_its_ancestors_lie(dtype: torch.dtype) -> None:
+    cache = Cache(dtype)
     alone = cache.attend(0, ALONE, IN_ORDER)
-    assert torch.equal(cache.attend(0, [[0, 1, 2], [3, 4], [5]], IN_ORDER), alone)
-    elsewhere = [150, START, 180, 131, 129, 90]
+    assert torch.equal(cache.attend(0, TILES, IN_ORDER), alone)
+    elsewhere = [150, START, 180, 131, 129, 90, 71, 100, 82, 140, 160]
     before = {place: [part.clone() for part in cache.at(0, place)] for place in IN_ORDER}
     for place, moved in zip(IN_ORDER, elsewhere, strict=True):
         for part, content in zip(cache.at(0, moved), before[place], strict=True):
             part.copy_(content)
-    assert torch.equal(cache.attend(0, [[0, 1, 2], [3, 4], [5]], elsewhere), alone)
+    assert torch.equal(cache.attend(0, TILES, elsewhere), alone)
 
 
 def test_places_are_copied_to_any_part_of_a_page(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from real_pair import DRAFT, TARGET
 
 from card.settings import REPOSITORY_ROOT
+from trtllm.report import Check, Installation, Report
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
 from installation import install, make_environment
@@ -42,6 +43,25 @@ def test_a_pair_is_served_compared_killed_and_judged(tmp_path: Path) -> None:
     assert checked >= {"texts", "streams", "metrics", "killed draft", "killed target"}
     systems = {speed["system"] for speed in written["speeds"]}
     assert systems >= {"ours, card", "NVIDIA's own, plain", "NVIDIA's own, draft-target"}
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_begins(tmp_path: Path) -> None:
+    python = make_environment(tmp_path, "1.2.1")
+    done = run(python, "--results", tmp_path / "nothing" / "found.json")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("trtllm_check: --results: ")
+
+
+def test_a_run_that_has_not_ended_has_not_passed(tmp_path: Path) -> None:
+    report = Report(Installation("1.2.1", is_standin=False), "8b", "1b")
+    report.checks.append(Check("texts", True, ""))
+    report.write(tmp_path / "found.json")
+    written = json.loads((tmp_path / "found.json").read_text())
+    assert not written["passed"]
+    assert "not finished: the run" in written["verdict"]
+    report.ended = True
+    assert report.verdict().startswith("PASS: 1 of 1")
 
 
 def test_without_tensorrt_llm_nothing_begins(tmp_path: Path) -> None:

@@ -27,7 +27,11 @@ from gpu.report import Found, PhaseRecord
 Job = TypeVar("Job")
 
 _DUMPING_S = 0.5
-"""How long each process has to say where its threads are: two at a time would mix their lines."""
+"""A process that has said nothing more for so long has said where its threads are: two at a time
+would mix their lines."""
+
+_ASKING_S = 3.0
+"""How long a process has to begin with that."""
 
 _ENDING_S = 5.0
 """How long a process has to end after its last result."""
@@ -98,7 +102,7 @@ def _stacks_of(process: SpawnProcess, said: _Said) -> list[str]:
     for pid in _group_of(process):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR1)
-            time.sleep(_DUMPING_S)
+            said.listen()
     return said.lines[before:]
 
 
@@ -132,6 +136,15 @@ class _Said:
         self._source = source
         self._thread = threading.Thread(target=self._pass_on, daemon=True)
         self._thread.start()
+
+    def listen(self) -> None:
+        """Return when something was said, and nothing more since."""
+        known, began_s = len(self.lines), time.monotonic()
+        while len(self.lines) == known and time.monotonic() - began_s < _ASKING_S:
+            time.sleep(_DUMPING_S)
+        while len(self.lines) > known:
+            known = len(self.lines)
+            time.sleep(_DUMPING_S)
 
     def close(self) -> None:
         """To be called when all processes of the phase have ended."""

@@ -6,10 +6,10 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import torch
 import typer
@@ -55,7 +55,7 @@ def check(
 
     Exit code 0: every phase finished and every check held, 1: not so, 2: nothing was begun.
     """
-    names = only.split(",")
+    names = [name.strip() for name in only.split(",")]
     if unknown := [name for name in names if name not in PHASES]:
         _refuse(f"--only: no phase is named {unknown[0]!r}; allowed: {', '.join(PHASES)}")
     try:
@@ -67,15 +67,25 @@ def check(
         _refuse(f"{reason}; `--device cpu` tries the script without a GPU")
     if results is None and found.type == "cuda":
         results = REPOSITORY_ROOT / "benchmarks/results"
-    file = None if results is None else named_by_time(results)
-    report = Report(Environment.of(found), file)
-    run = _Run(report, found, draft_device or device, scratch)
-    with _interrupted_by_sigterm():
-        run.phases(names, limit_s, total_s)
+    report = Report(Environment.of(found), phases=[PhaseRecord(name) for name in names])
+    with ExitStack() as exits:
+        exits.enter_context(_interrupted_by_sigterm())
+        try:
+            kept = tempfile.TemporaryDirectory(prefix="card-gpu-", dir=scratch)
+            folder = Path(exits.enter_context(kept))
+        except OSError as error:
+            _refuse(f"--scratch: {error}")
+        run = _Run(report, found, draft_device or device, folder)
+        try:
+            report.file = None if results is None else named_by_time(results)
+            report.write()
+        except OSError as error:
+            _refuse(f"--results: {error}")
+        run.phases(limit_s, total_s)
     raise typer.Exit(0 if report.passed else FAILED)
 
 
-def _refuse(why: str) -> None:
+def _refuse(why: str) -> NoReturn:
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console.print(f"gpu_check: {why}")
     raise typer.Exit(REFUSED)
@@ -108,33 +118,33 @@ class _Run:
         self._scratch = scratch
         self._started = time.monotonic()
 
-    def phases(self, names: list[str], limit_s: float, total_s: float) -> None:
+    def phases(self, limit_s: float, total_s: float) -> None:
         """Run them all, while there is time. One that fails, or is over its time, does not keep the
         next one back."""
         self._say(str(self._report.environment))
-        with tempfile.TemporaryDirectory(prefix="card-gpu-", dir=self._scratch) as kept:
-            try:
-                for name in names:
-                    left_s = total_s - (time.monotonic() - self._started)
-                    self._phase(name, min(limit_s, left_s), Path(kept))
-            except KeyboardInterrupt:
-                self._say("ended from outside")
-        self._write()
-        if self._report.file is not None:
+        kept = self._scratch / "kept"
+        kept.mkdir()
+        try:
+            for record in self._report.phases:
+                left_s = total_s - (time.monotonic() - self._started)
+                record.limit_s = max(0.0, min(limit_s, left_s))
+                self._phase(record, kept)
+        except KeyboardInterrupt:
+            self._say("ended from outside")
+        if self._write() and self._report.file is not None:
             self._say(f"written: {self._report.file}")
         self._say(self._report.verdict())
 
-    def _phase(self, name: str, limit_s: float, kept: Path) -> None:
-        record = PhaseRecord(name, max(0.0, limit_s))
-        self._report.phases.append(record)
-        if limit_s <= 0:
-            record.state, record.detail = "not begun", "the run's time is over"
-            self._say(f"{name}: not begun ({record.detail}); --total-s gives more")
-            self._write()
+    def _phase(self, record: PhaseRecord, kept: Path) -> None:
+        name = record.name
+        if not record.limit_s:
+            record.detail = "the run's time is over"
+            self._say(f"{name}: {record.state} ({record.detail}); --total-s gives more")
             return
+        record.state = "running"
         self._write()
-        self._say(f"{name}: begins, for at most {limit_s:.0f} s")
-        with tempfile.TemporaryDirectory(prefix="card-gpu-", dir=self._scratch) as scratch:
+        self._say(f"{name}: begins, for at most {record.limit_s:.0f} s")
+        with tempfile.TemporaryDirectory(prefix="phase-", dir=self._scratch) as scratch:
             extent = TINY if self._device.type == "cpu" else FULL
             devices = str(self._device), self._draft_device
             job = Job(bundled_pair(), *devices, extent, Path(scratch), kept)
@@ -153,6 +163,13 @@ class _Run:
     def _say(self, line: str) -> None:
         self._console.print(line)
 
-    def _write(self) -> None:
+    def _write(self) -> bool:
+        """Whether all that was found is written down. What stands in the lines is not lost, and the
+        file keeps what was written before."""
         self._report.seconds = time.monotonic() - self._started
-        self._report.write()
+        try:
+            self._report.write()
+        except OSError as error:
+            self._say(f"not written: {error}")
+            return False
+        return True

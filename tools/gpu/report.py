@@ -54,8 +54,8 @@ class PhaseRecord:
     """
 
     name: str
-    limit_s: float
-    state: State = "running"
+    limit_s: float = 0.0
+    state: State = "not begun"
     seconds: float = 0.0
     detail: str = ""
     stacks: list[str] = field(default_factory=list)
@@ -127,8 +127,12 @@ class Report:
         content |= {"verdict": self.verdict()} | asdict(self)
         del content["file"]
         written = self.file.with_suffix(".json.tmp")
-        written.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        os.replace(written, self.file)
+        try:
+            written.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            os.replace(written, self.file)
+        except OSError:
+            written.unlink(missing_ok=True)
+            raise
 
 
 def named_by_time(folder: Path) -> Path:

@@ -66,6 +66,10 @@ def check(
     except PairError as error:
         _refuse(str(error))
     report = Report(installation, str(pair.target.path), str(pair.draft.path))
+    try:
+        report.write(results)
+    except OSError as error:
+        _refuse(f"--results: {error}")
     run = _Run(report, pair, end_id, results)
     with tempfile.TemporaryDirectory(prefix="card-trtllm-") as folder:
         run.everything(Path(folder), Devices(target_device, draft_device), limit, max_tokens)
@@ -104,6 +108,7 @@ class _Run:
             self._found(speed)
             if served is not None and served.alone:
                 self._found(self._compared(mode, served.alone, tokens))
+        self._report.ended = True
         self._say(self._report.verdict())
         self._report.write(self._results)
 

@@ -42,7 +42,11 @@ class Speed:
 
 @dataclass
 class Report:
-    """Everything that was found. `unfinished` says what could not be tried, and why."""
+    """Everything that was found.
+
+    unfinished  what could not be tried, and why
+    ended       whether all was tried; a run that is killed leaves it false
+    """
 
     installation: Installation
     target: str
@@ -50,10 +54,13 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     speeds: list[Speed] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
+    ended: bool = False
 
     @property
     def passed(self) -> bool:
-        return bool(self.checks) and not self.unfinished and all(c.passed for c in self.checks)
+        """Whether all was tried and every check held."""
+        tried = self.ended and bool(self.checks) and not self.unfinished
+        return tried and all(check.passed for check in self.checks)
 
     def verdict(self) -> str:
         """The last line."""
@@ -62,8 +69,8 @@ class Report:
         said += str(self.installation)
         if failed:
             said += f"; failed: {', '.join(failed)}"
-        if self.unfinished:
-            said += f"; not finished: {'; '.join(self.unfinished)}"
+        if unfinished := [*self.unfinished, *([] if self.ended else ["the run"])]:
+            said += f"; not finished: {'; '.join(unfinished)}"
         if self.installation.is_standin:
             said += "; nothing of NVIDIA's ran, so this says nothing of TensorRT-LLM"
         return f"{'PASS' if self.passed else 'FAIL'}: {said}"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from card.cache import ENGINES
 from card.serving.supervision.policy import ProcessState, lasted_s
 from card.serving.supervision.recovery import STUCK_S, Clock, LoadWatch
 from card.serving.supervision.service import Service
+from card.serving.supervision.starvation import Starvation
 
 FORGOTTEN_S = 30.0
 """Once both engines are loaded the rest of a start takes a second. Triton gives up on a process
@@ -51,16 +54,23 @@ class ShortageError(StartError):
 class Startup:
     """Watches a server that starts, and the seconds that it takes.
 
-    limit_s  how long it may take
+    limit_s  how long it may take; time that an engine waits for a processor does not count
     """
 
-    def __init__(self, service: Service, limit_s: float, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        service: Service,
+        limit_s: float,
+        clock: Clock = time.monotonic,
+        starvation: Callable[[], Starvation] = Starvation,
+    ) -> None:
         self._service = service
         self._limit_s = limit_s
         self._clock = clock
         self._began_s = clock()
         self._watch = LoadWatch(service.server, clock=clock)
         self._since_s: dict[str, float] = {}
+        self._starvation = {model: starvation() for model in ENGINES}
 
     @property
     def seconds(self) -> float:
@@ -79,7 +89,7 @@ class Startup:
             )
         if wrong := self._service.guard_refusal:
             raise StartError(wrong)
-        if self.seconds > self._limit_s:
+        if self.seconds - self._starved_s() > self._limit_s:
             raise StartError(
                 f"the models were not ready within serving.load_timeout_s = {self._limit_s:g} s: "
                 f"{self._missing() or 'the ensemble'}"
@@ -115,6 +125,16 @@ class Startup:
         service = self._service
         waits = service.engines_are_loaded and not service.ensemble_ready
         return lasted_s(self._since_s, "loaded", waits, self._clock()) > FORGOTTEN_S
+
+    def _starved_s(self) -> float:
+        """How long the engine that was starved for longest has waited for a processor."""
+        stubs = {model: self._service.server.stub(model) for model in ENGINES}
+        waits = (
+            self._starvation[model].of(stub.process.pid, self.seconds)
+            for model, stub in stubs.items()
+            if stub is not None
+        )
+        return max(waits, default=0.0)
 
     def _missing(self) -> dict[str, str]:
         """What is not well yet, and why not."""

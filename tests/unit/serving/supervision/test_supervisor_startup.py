@@ -8,7 +8,14 @@ from types import SimpleNamespace
 import pytest
 from told_clock import ToldClock
 
-from card.serving.supervision.policy import CARD, DRAFT, STUBS, ProcessState, Sight
+from card.serving.supervision.policy import (
+    CARD,
+    DRAFT,
+    STUBS,
+    TARGET,
+    ProcessState,
+    Sight,
+)
 from card.serving.supervision.recovery import STUCK_S
 from card.serving.supervision.startup import CrashError, StartError, Startup
 
@@ -20,10 +27,13 @@ class FakeServer:
         self.ending = "exit code 1"
         self.unseen: list[str] = []
         self.seen: list[str] = []
+        self.stub_state = ProcessState.GONE
 
     def stub(self, model: str) -> SimpleNamespace | None:
-        """A process that is gone, as its server is, if one was seen."""
-        return SimpleNamespace(state=ProcessState.GONE) if model in self.seen else None
+        """A process, if one was seen."""
+        process = SimpleNamespace(pid=STUBS.index(model))
+        found = SimpleNamespace(state=self.stub_state, process=process)
+        return found if model in self.seen else None
 
     def died_unseen(self, models: Iterable[str]) -> list[str]:
         return self.unseen
@@ -125,4 +135,18 @@ def test_a_start_that_takes_too_long_names_what_is_missing(
         startup.check()
     service.guard.condition = "well"
     with pytest.raises(StartError, match="the ensemble"):
+        startup.check()
+
+
+def test_time_that_an_engine_waits_for_a_processor_is_no_part_of_its_start(
+    service: FakeService, clock: ToldClock
+) -> None:
+    starved_s = {STUBS.index(DRAFT): 1.0, STUBS.index(TARGET): 20.0}
+    told = SimpleNamespace(of=lambda pid, silence_s: starved_s[pid])
+    startup = Startup(service, 5.0, clock, lambda: told)  # type: ignore[arg-type, return-value]
+    service.server.seen, service.server.stub_state = [CARD, DRAFT, TARGET], ProcessState.RUNNING
+    clock.now_s = 24.9
+    startup.check()
+    clock.now_s = 25.1
+    with pytest.raises(StartError, match="load_timeout_s = 5 s"):
         startup.check()

@@ -14,7 +14,9 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 @triton.jit
 def plus_product(total, left, right):
     """total + left right, in float32. Products of two numbers of 16 bits are exact there."""
-    if INTERPRETED:  # its matrix product takes the bits of bfloat16 for integers
-        left = left.to(tl.float32)
-        right = right.to(tl.float32)
+    if INTERPRETED:
+        # NumPy's product takes the bits of bfloat16 for integers, and the order in which it adds
+        # depends on where a row stands. Here every sum is taken in the same order.
+        columns = left.to(tl.float32)[:, :, None] * right.to(tl.float32)[None, :, :]
+        return total + tl.sum(columns, 1)
     return tl.dot(left, right, total)
