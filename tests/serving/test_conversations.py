@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from running_gateway import MODEL, running_gateway
+from running_doors import MODEL, running_gateway
 from running_service import RunningService, StartService
 
 from card.engines.prefix_cache import BLOCK

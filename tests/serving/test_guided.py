@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import openai
 import pytest
 from pydantic import BaseModel, Field
-from running_gateway import MODEL, running_gateway
+from running_doors import MODEL, running_gateway
 from running_service import Refused, RunningService
 
 from card_gateway.tools.definitions import Tool, tool_use

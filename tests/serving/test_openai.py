@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 from real_pair import TARGET
-from running_gateway import MODEL, RunningGateway, running_gateway
+from running_doors import MODEL, RunningGateway, running_gateway
 from running_service import RunningService
 from tokenizers import Tokenizer
 
@@ -212,8 +212,8 @@ REQUEST: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 6}
 
 def test_an_answer_that_takes_too_long_is_a_gateway_timeout(server: RunningService) -> None:
     with running_gateway(server, "--timeout-s=0.2") as gateway:
-        status, text = gateway.post(
-            "/v1/completions", model=MODEL, prompt="x", max_tokens=1000, ignore_eos=True
+        status, _, text = gateway.ask(
+            "/v1/completions", {**REQUEST, "max_tokens": 1000, "ignore_eos": True}
         )
     assert status == 504
     assert json.loads(text)["error"]["type"] == "server_error"
