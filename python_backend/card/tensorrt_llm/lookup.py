@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -62,8 +62,11 @@ class _Session:
 class CandidateLookup:
     """Attaches to the pool when first asked, and again whenever the pool is another."""
 
-    def __init__(self, settings: LookupSettings) -> None:
+    def __init__(
+        self, settings: LookupSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._settings = settings
+        self._clock = clock
         self._pool: Pool | None = None
         self._bindings: Bindings | None = None
         self._sessions: dict[int, _Session] = {}
@@ -90,11 +93,11 @@ class CandidateLookup:
             self._unasked(request, session)
             for request, session in zip(requests, sessions, strict=True)
         ]
-        deadline = time.monotonic() + self._settings.budget_s
+        deadline = self._clock() + self._settings.budget_s
         count = len(requests)
         for turn in range(count):
             index = (self._first + turn) % count
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 self._first = index
                 break
             if (session := sessions[index]) is not None:

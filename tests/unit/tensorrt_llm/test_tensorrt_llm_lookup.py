@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -251,7 +250,7 @@ def test_what_was_offered_last_is_left_for_the_triton_process(
 
 
 def test_what_takes_too_long_waits_for_the_next_pass_and_is_first_then(
-    cache: Cache, lookup: CandidateLookup, monkeypatch: pytest.MonkeyPatch
+    cache: Cache,
 ) -> None:
     requests = []
     for index in range(3):
@@ -259,19 +258,19 @@ def test_what_takes_too_long_waits_for_the_next_pass_and_is_first_then(
         cache.draft(slot, len(PROMPT), [8, 9])
         requests.append(EngineRequest(2 + index, [*PROMPT, 8]))
     clock = itertools.count(step=0.6 * BUDGET_S)
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    lookup = CandidateLookup(cache.settings, lambda: next(clock))
     answers = [lookup.answer(requests) for _ in range(3)]
     assert answers == [[[9], [], []], [[], [9], []], [[], [], [9]]]
 
 
 def test_a_request_without_speculation_keeps_its_end_tokens_when_time_is_up(
-    cache: Cache, lookup: CandidateLookup, monkeypatch: pytest.MonkeyPatch
+    cache: Cache,
 ) -> None:
     """The runtime would fill up with id 0, which could be accepted."""
     for index, decoding in enumerate(("card", "autoregressive")):
         cache.open(PROMPT, index=index, client_id=2 + index, decoding=decoding)
     clock = itertools.count(step=2 * BUDGET_S)
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    lookup = CandidateLookup(cache.settings, lambda: next(clock))
     requests = [EngineRequest(2, [*PROMPT, 8]), EngineRequest(3, [*PROMPT, 8])]
     assert lookup.answer(requests) == [[], [END_ID] * CANDIDATES]
 

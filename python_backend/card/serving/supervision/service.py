@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -64,6 +65,8 @@ class Service:
         model_repository: Path,
         install: TritonInstall,
         run_directory: RunDirectory,
+        start_server: Callable[..., TritonProcess] = TritonProcess,
+        start_guard: Callable[..., GuardProcess] = GuardProcess,
     ) -> None:
         """Start the server under a header that nobody else knows; it is not ready yet.
 
@@ -113,9 +116,9 @@ class Service:
         freeze(legible, run_directory.settings)
         variables[SETTINGS_VARIABLE] = str(run_directory.settings)
         with ExitStack() as started:
-            self.server = TritonProcess(install, options, variables)
+            self.server = start_server(install, options, variables)
             started.callback(self.server.kill)
-            self.guard = GuardProcess(settings, socket) if serving.guard else None
+            self.guard = start_guard(settings, socket) if serving.guard else None
             started.pop_all()
         self._secret = restriction.value
         self._notices = Notices(notices)
