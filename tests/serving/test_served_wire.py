@@ -80,16 +80,6 @@ def test_the_calls_of_tensorrt_llms_grpc_client_work(
     assert text.startswith(PROMPT) is not streaming
 
 
-def test_curl_on_generate_stream_gets_an_event_per_delta_and_on_generate_one_text(
-    server: RunningService,
-) -> None:
-    events = server.generate_stream(text_input=PROMPT, max_tokens=48, stream=True)
-    status, whole = server.generate(text_input=PROMPT, max_tokens=48)
-    assert (status, whole["finish_reason"]) == (200, "length")
-    assert len(events) > 1
-    assert "".join(event["text_output"] for event in events) == whole["text_output"]
-
-
 def test_grpc_infer_without_a_stream_says_that_the_model_is_decoupled(
     server: RunningService,
 ) -> None:
@@ -189,21 +179,3 @@ async def test_a_last_response_without_a_token_carries_an_empty_tensor(
     )
     assert reply.tensors["output_log_probs"] == []
     assert reply.one("cum_log_probs") == -0.75
-
-
-@pytest.mark.parametrize(
-    ("tensors", "message"),
-    [
-        ({}, "request has 0 inputs"),
-        ({"max_tokens": 8}, "input_ids is missing"),
-        ({"input_ids": [3072]}, "input_ids is"),
-        ({"input_ids": [1] * 4096, "max_tokens": 257}, "max_tokens is 257"),
-    ],
-)
-async def test_card_called_directly_is_as_strict(
-    server: RunningService, tensors: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(Refused) as refused:
-        await server.ask(model="card", **tensors)
-    assert message in str(refused.value)
-    assert server.is_healthy()
