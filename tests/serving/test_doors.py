@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+import psutil
 import pytest
 from certificates import Certificates
 from running_doors import MODEL, running_gateway
@@ -232,6 +233,22 @@ def test_inference_over_http_can_be_closed(
     assert _streamed_text(channel)
 
 
+@pytest.mark.parametrize("known", ["nothing", "the authority", "a strange certificate"])
+def test_mutual_tls_admits_nobody_else(
+    mutual: RunningService, certificates: Certificates, known: str
+) -> None:
+    channel = {
+        "nothing": lambda: grpc.insecure_channel(mutual.grpc),
+        "the authority": lambda: grpc.secure_channel(mutual.grpc, certificates.trusting(None)),
+        "a strange certificate": lambda: grpc.secure_channel(
+            mutual.grpc, certificates.trusting(certificates.stranger)
+        ),
+    }[known]()
+    with pytest.raises(grpc.RpcError) as refused:
+        _streamed_text(channel)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
 def test_the_gateway_passes_mutual_tls(mutual: RunningService, certificates: Certificates) -> None:
     chain, key = certificates.client
     trust = (f"--tls-ca={certificates.authority}", f"--tls-cert={chain}", f"--tls-key={key}")
@@ -240,6 +257,15 @@ def test_the_gateway_passes_mutual_tls(mutual: RunningService, certificates: Cer
             model=MODEL, prompt="def fibonacci(n):", max_tokens=4, temperature=0
         )
         assert answer.choices[0].text
+
+
+def test_a_later_option_closes_http_to_the_outside(mutual: RunningService) -> None:
+    """HTTP knows no TLS, so whoever asks for it binds HTTP to this machine alone."""
+    line = Path(f"/proc/{mutual.server_pid}/cmdline").read_bytes().decode().split("\0")
+    assert [a for a in line if a.startswith("--http-address=")][-1] == "--http-address=127.0.0.1"
+    port = mutual.settings.serving.http_port
+    assert _listens_on(port) == {"127.0.0.1"}
+    assert _listens_on(mutual.settings.serving.grpc_port) != {"127.0.0.1"}
 
 
 def _streamed_text(channel: grpc.Channel) -> str:
@@ -262,3 +288,14 @@ def _flat(value: bytes | int) -> Any:
 
     kind = np.object_ if isinstance(value, bytes) else np.int64
     return np.array([value], kind)
+
+
+def _listens_on(port: int) -> set[str]:
+    """The IPv4 addresses of this machine at which something listens on `port`."""
+
+    return {
+        connection.laddr.ip
+        for connection in psutil.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr
+        if connection.laddr.port == port
+    }

@@ -179,3 +179,21 @@ async def test_a_last_response_without_a_token_carries_an_empty_tensor(
     )
     assert reply.tensors["output_log_probs"] == []
     assert reply.one("cum_log_probs") == -0.75
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({}, "request has 0 inputs"),
+        ({"max_tokens": 8}, "input_ids is missing"),
+        ({"input_ids": [3072]}, "input_ids is"),
+        ({"input_ids": [1] * 4096, "max_tokens": 257}, "max_tokens is 257"),
+    ],
+)
+async def test_card_called_directly_is_as_strict(
+    server: RunningService, tensors: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(Refused) as refused:
+        await server.ask(model="card", **tensors)
+    assert message in str(refused.value)
+    assert server.is_healthy()
