@@ -153,7 +153,8 @@ class OneProcess:
     def restart_target(self, engine: Engine) -> None:
         """A fresh target process, which knows nothing but the pool."""
         self.target_engine = engine
-        self.target = TargetLoop(engine, self._found_pool(), self.settings, self._guides)
+        self.target_pool = self._found_pool()
+        self.target = TargetLoop(engine, self.target_pool, self.settings, self._guides)
 
     def restart_draft(self, engine: Engine, small: Engine | None = None) -> None:
         """A fresh draft process, which knows nothing but the pool.

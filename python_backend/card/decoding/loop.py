@@ -172,9 +172,9 @@ class TargetLoop:
         for session in reading:
             works = plan.prepares or not session.adapts or not draft_lives
             begins.append(session.tell_draft(works=works))
-        if any(begins):
+        begins.append(self._tell_stopped())
+        if any(begins):  # once all is told: a draft that finds nothing to do sleeps on
             self._pool.slot_bell.ring()
-        self._tell_stopped()
         return plan
 
     def _draft_computes(self, streaming: Sequence[TargetSession]) -> bool:
@@ -186,13 +186,16 @@ class TargetLoop:
             if not (session.is_remote or (session.is_in_turns and session in streaming))
         )
 
-    def _tell_stopped(self) -> None:
-        """Whether the draft works for none of those whose pacing adapts, if that is news."""
+    def _tell_stopped(self) -> bool:
+        """Tell the draft whether it works for none of those whose pacing adapts, if that is news;
+        whether it begins to work again."""
         adapting = [session for session in self._sessions if session.adapts]
         stopped = bool(adapting) and all(session.stops_draft for session in adapting)
-        if stopped is not self._draft_stopped:
-            self._draft_stopped = stopped
-            self._pool.stop_draft(stopped=stopped)
+        if stopped is self._draft_stopped:
+            return False
+        self._draft_stopped = stopped
+        self._pool.stop_draft(stopped=stopped)
+        return not stopped
 
     # --- propose ------------------------------------------------------------------------------
 

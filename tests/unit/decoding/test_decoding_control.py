@@ -9,6 +9,7 @@ import pytest
 from fake_engine import FakeEngine, FakeModel, fake
 from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
 
+from card.cache.bell import Bell
 from card.speculation.control import CONTROLLERS, ControlledSession, Plan, Share
 from card.speculation.control.fixed import Fixed
 
@@ -128,18 +129,36 @@ def test_a_fresh_target_wakes_the_draft_that_its_predecessor_stopped(both: OnePr
     assert not both.pool.draft_stopped
 
 
-def test_a_draft_that_begins_to_work_again_is_woken(
+def test_a_draft_that_begins_to_work_again_is_woken_when_it_finds_work(
     both: OneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened(both, ["card"])
+    """It looks once when it is rung for: for a text that goes on, and for the next one."""
+    finds_work: list[bool] = []
+
+    def rung(*_: Any) -> int:
+        finds_work.append(not both.draft.is_idle)
+        return 0
+
+    both.target_pool.slot_bell = Bell(both.pool.header["slot_bell"], rung)
+    monkeypatch.setattr(Scripted, "drafts", lambda: False)
+    streams = opened(both, ["card"])
     for _ in range(2):
         both.target.step()
-    rings = both.pool.slot_bell.rings
+    both.draft.step()
+    finds_work.clear()
     both.target.step()
-    assert both.pool.slot_bell.rings == rings
+    assert not finds_work
     monkeypatch.setattr(Scripted, "drafts", lambda: True)
     both.target.step()
-    assert both.pool.slot_bell.rings == rings + 1
+    assert finds_work == [True]
+
+    monkeypatch.setattr(Scripted, "drafts", lambda: False)
+    both.run(streams)
+    both.open(request_of([1, 1], 20, "card"), 1)
+    both.draft.step()
+    finds_work.clear()
+    both.target.step()
+    assert finds_work == [True], "it reads the prompt"
 
 
 def test_a_session_that_waits_for_its_draft_keeps_the_target_to_its_threads(
