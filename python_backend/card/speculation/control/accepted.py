@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from card.speculation.control.costs import MEMORY
+from card.speculation.control.costs import MEMORY, PRIOR
 from card.speculation.control.interface import Outcome
 
 AGREEMENT = 0.7
 """Chance that a candidate is accepted, until measured."""
-PRIOR = 6.0
-"""Candidates or passes that what is assumed counts for beside what is measured."""
 
 
 @dataclass(slots=True)

@@ -15,8 +15,9 @@ CONTENTION = 1.2
 """How much longer a pass takes beside a draft at work than alone on its threads, until measured."""
 SOUND = 2.0
 """Passes whose mean is taken for what such a pass costs."""
-_FEW = 8
-"""Passes after which what follows from costs is reckoned anew: what is learnt is a mean of many."""
+PRIOR = 6.0
+"""Candidates or passes that what is assumed counts for beside what is measured. After so many
+passes, too, what follows from their costs is reckoned anew."""
 MEMORY = 96.0
 """Passes or candidates that are remembered; older ones fade."""
 
@@ -116,7 +117,7 @@ class PassCosts:
         """A pass took so long; returns the milliseconds that it counts for, twice what was expected
         at most: a pass that the machine interrupted says little."""
         way, padded = (alone, size_of(sessions)), self._curve.padded(rows)
-        if self._passes[way] % _FEW == 0:
+        if self._passes[way] % PRIOR == 0:
             self._lately.clear()
         expected = self.next_ms(rows, sessions, alone=alone)
         taken = min(1e3 * seconds, 2.0 * expected)

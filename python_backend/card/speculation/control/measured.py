@@ -17,8 +17,8 @@ from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.engines.row_costs import CostCurve
-from card.speculation.control.accepted import AGREEMENT, PRIOR, Acceptance
-from card.speculation.control.costs import CONTENTION, PassCosts
+from card.speculation.control.accepted import AGREEMENT, Acceptance
+from card.speculation.control.costs import CONTENTION, PRIOR, PassCosts
 from card.speculation.control.gains import Gains, Turns
 from card.speculation.control.interface import (
     ControlConfig,
@@ -30,10 +30,6 @@ from card.speculation.control.interface import (
 from card.speculation.control.kinds import Kinds
 from card.speculation.control.trial import STOP, Trial
 from card.speculation.control.ways import Ways
-
-SOUGHT = 4
-"""Candidates that sessions which share a pass are asked for, for each row that it may have: where
-one text is easy and another is not, the easy one takes the rows of both."""
 
 
 def best_rows(costs_ms: Mapping[int, float]) -> int:
@@ -267,8 +263,7 @@ class Measured:
             if most_rows is not None:
                 rows = min(rows, max(1, most_rows // sharing))
             return Share(drafts, rows, config.ngram_tokens, remote)
-        most = max(self._curve.choices)
-        rows = max(2, min(most, SOUGHT * most // sharing))
+        rows = max(self._curve.choices)
         text.leans = drafts and session.adapts and self._repeats(session, text, sharing, turns)
         ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
         ngram_tokens = ngram_tokens if config.ngram_tokens else 0
