@@ -114,7 +114,7 @@ def silent(silence_s: float) -> Sight:
 
 
 BORNE: list[tuple[str, Sight, float]] = [
-    *((model, STOPPED, ENGINE_TIMEOUT_S) for model in set(STUBS) - set(ANSWERS_CLIENTS)),
+    *((model, STOPPED, ENGINE_TIMEOUT_S) for model in sorted(set(STUBS) - set(ANSWERS_CLIENTS))),
     # Later Triton would give up on it, and answer one client with another's text.
     *((model, STOPPED, MOST_STOPPED_S - 0.05) for model in ("preprocessing", "postprocessing")),
     ("target", Sight(ProcessState.RUNNING, attached=False), LOAD_TIMEOUT_S),
