@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal, Protocol, cast
 
-from card.engines import EngineError
+from card.engines import Engine, EngineError
 from card.engines.architecture import Architecture
 from card.engines.calibration import ConfigurableEngine, known_invariant, measure_row_costs
 from card.engines.processor import resolve_dtype
@@ -30,8 +31,13 @@ class Engines:
     Raises `EngineError` where the settings name an engine that is no checkpoint's.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        load: Callable[[Settings, Literal["draft", "target"]], Engine] = load_engine,
+    ) -> None:
         self._settings = settings
+        self._load_as_served = load
         self._loaded: dict[tuple[Role, int, bool], CheckpointEngine] = {}
         self._probes: dict[int, CheckpointEngine] = {}
         for role, name in self.names.items():
@@ -72,7 +78,7 @@ class Engines:
             changes["threads_alone"] = threads
         model = self._model(role).model_copy(update=changes)
         loads_as: Literal["draft", "target"] = "target" if role == "target" else "draft"
-        engine = load_engine(self._settings.model_copy(update={loads_as: model}), loads_as)
+        engine = self._load_as_served(self._settings.model_copy(update={loads_as: model}), loads_as)
         return cast(CheckpointEngine, engine)
 
     def _model(self, role: Role) -> ModelSettings:

@@ -188,9 +188,11 @@ class InProcess:
     rows_adapt  whether they follow acceptance
     """
 
-    def __init__(self, settings: Settings, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, settings: Settings, tokenizer: Tokenizer, engines: Engines | None = None
+    ) -> None:
         self.settings = settings
-        self.engines = Engines(settings)
+        self.engines = engines or Engines(settings)
         self.dtype = self.engines.dtype
         rows = settings.speculation.rows
         self.rows_adapt = rows == "auto"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from card.cores import usable_cores
@@ -36,12 +37,25 @@ _MOST_THREADS_ALONE = 8
 """Unless the settings ask for more: soon they wait for each other longer than they compute."""
 
 
+@dataclass(frozen=True)
+class Examination:
+    """What a model is put through at load."""
+
+    make_row_invariant: Callable[[ConfigurableEngine], ConfigurableEngine] = make_row_invariant
+    run_largest_passes: Callable[[ConfigurableEngine], object] = run_largest_passes
+    measure_row_costs: Callable[[ConfigurableEngine], RowCosts] = measure_row_costs
+
+
+_WHOLE = Examination()
+
+
 def load_engine(
     settings: Settings,
     role: Role,
     *,
     quickly: bool = False,
     graph_rows: tuple[int, ...] | None = None,
+    examination: Examination = _WHOLE,
 ) -> Engine:
     """Load the model of `role`. Raises `EngineError` saying which file does not fit and why.
 
@@ -74,12 +88,12 @@ def load_engine(
     known = memory.recall()
     if known is None:
         lock = LoadLock(memory.directory)
-        engine, known = _examined(settings, model, options, lock, quickly=quickly)
+        engine, known = _examined(settings, model, options, lock, examination, quickly=quickly)
         memory.remember(known)
     else:
         engine = _load(settings, model, known.applied_to(options), quickly=quickly)
         engine.row_invariant = not is_draft  # the options were found to make a target so
-        _warm_up(engine, settings, model)
+        _warm_up(engine, settings, model, examination)
     engine.know_costs(known.costs)
     if engine.awaits_decoders:
         _exchange_decoders(engine, known, threads_alone, memory)
@@ -108,6 +122,7 @@ def _examined(
     model: ModelSettings,
     options: EngineOptions,
     lock: LoadLock,
+    examination: Examination,
     *,
     quickly: bool,
 ) -> tuple[ConfigurableEngine, Calibration]:
@@ -115,21 +130,23 @@ def _examined(
     with lock.loading():
         engine = _load(settings, model, options, quickly=quickly)
         if not options.grows_trees:
-            engine = _row_invariant(engine, settings, model, quickly=quickly)
-        _warm_up(engine, settings, model)
+            engine = _row_invariant(engine, settings, model, examination, quickly=quickly)
+        _warm_up(engine, settings, model, examination)
         with phase("wait for other models to load", model.path):
             lock.begin_measuring()
         with phase("measure passes", model.path):
-            costs = measure_row_costs(engine)
+            costs = examination.measure_row_costs(engine)
         return engine, Calibration.of(engine.options, costs, settled=not engine.awaits_decoders)
 
 
-def _warm_up(engine: ConfigurableEngine, settings: Settings, model: ModelSettings) -> None:
+def _warm_up(
+    engine: ConfigurableEngine, settings: Settings, model: ModelSettings, examination: Examination
+) -> None:
     """Take the memory of OpenVINO's largest passes; not that of decoders which will soon be
     exchanged."""
     if choose_engine(settings, model) == "openvino" and not engine.awaits_decoders:
         with phase("warm up", model.path):
-            run_largest_passes(engine)
+            examination.run_largest_passes(engine)
 
 
 def _exchange_decoders(
@@ -151,12 +168,17 @@ def _exchange_decoders(
 
 
 def _row_invariant(
-    engine: ConfigurableEngine, settings: Settings, model: ModelSettings, *, quickly: bool
+    engine: ConfigurableEngine,
+    settings: Settings,
+    model: ModelSettings,
+    examination: Examination,
+    *,
+    quickly: bool,
 ) -> ConfigurableEngine:
     """The target with options that make its rows independent; in float32, where nobody asked for
     another dtype and that takes it. Raises `EngineError`."""
     with phase("check rows", model.path):
-        engine = make_row_invariant(engine)
+        engine = examination.make_row_invariant(engine)
     if model.dtype == "auto" and not (engine.row_invariant or engine.options.dtype == "float32"):
         log.warning(
             "%s: in %s rows of one pass influence each other on this machine; it is loaded in "
@@ -165,7 +187,7 @@ def _row_invariant(
         )
         engine = _load(settings, model, replace(engine.options, dtype="float32"), quickly=quickly)
         with phase("check rows", model.path):
-            engine = make_row_invariant(engine)
+            engine = examination.make_row_invariant(engine)
     if not engine.row_invariant:
         raise EngineError(
             f"{model.path}: on this machine rows of one pass influence each other in "
@@ -175,11 +197,11 @@ def _row_invariant(
     return engine
 
 
-def threads_alone_of(target: TargetSettings) -> int:
+def threads_alone_of(target: TargetSettings, cores: int | None = None) -> int:
     """Threads of a target pass while the draft has nothing to do; 0: as ever."""
     if target.device != "cpu":
         return 0
-    cores = min(usable_cores(), _MOST_THREADS_ALONE)
+    cores = min(cores or usable_cores(), _MOST_THREADS_ALONE)
     threads = target.threads_alone or cores // target.threads * target.threads
     return threads if threads > target.threads else 0
 

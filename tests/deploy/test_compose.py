@@ -10,7 +10,7 @@ import pytest
 import yaml
 from compose_file import PROFILES, Service, mounts, ports, seconds, services_of, size_in_bytes
 from debian_package import prometheus_programs
-from dockerfile import models_of_the_cpu_image, stages
+from dockerfile import models_of_the_cpu_image
 from rendered_manifests import devices_of, folder
 
 from card.cache.pool import pool_bytes
@@ -44,13 +44,6 @@ def triton(profile: str) -> Service:
 def settings(triton: Service) -> Settings:
     """What the mounted file says."""
     return load_settings(mounts(triton)["/etc/card/settings.yaml"][0])
-
-
-def test_profiles_start_what_they_should() -> None:
-    assert set(services_of("cpu")) == {"triton-cpu"}
-    assert set(services_of("gpu")) == {"triton-gpu", "prometheus", "grafana"}
-    assert set(services_of("monitoring")) == {"prometheus", "grafana"}
-    assert set(services_of("openai")) == {"gateway"}
 
 
 def test_models_and_settings_are_mounted_read_only(profile: str, triton: Service) -> None:
@@ -115,14 +108,6 @@ def test_the_gpu_profile_reserves_the_devices_of_its_settings() -> None:
     assert reserved["capabilities"] == ["gpu"]
     assert devices_of(settings) == set(range(reserved["count"]))
     assert "deploy" not in services_of("cpu")["triton-cpu"]
-
-
-def test_the_images_are_stages_of_the_dockerfile() -> None:
-    for profile, name in (*TRITON.items(), ("openai", "gateway")):
-        build = services_of(profile)[name]["build"]
-        assert (REPOSITORY_ROOT / build["dockerfile"]).is_file()
-        assert build["target"] == {"openai": "gateway"}.get(profile, profile)
-        assert build["target"] in stages()
 
 
 def test_every_container_is_confined() -> None:

@@ -46,12 +46,6 @@ def test_settings_on_a_page_are_taken(shown: dict[str, Any], tmp_path: Path) -> 
     typer.main.get_command(guard).make_context("card-guard", list(arguments))
 
 
-def test_a_container_meets_strangers_as_the_page_says() -> None:
-    inside = {"path": "/models/target"}
-    (shown,) = [block for block in blocks("docs/deploy.md") if block.get("target") == inside]
-    assert shown["serving"] == {"address": "0.0.0.0", "guard": True, "http_inference": False}
-
-
 def test_the_override_that_mounts_certificates_suits_the_compose_file(tmp_path: Path) -> None:
     (override,) = [block for block in blocks("docs/deploy.md") if "services" in block]
     file, beside = tmp_path / FILE.name, tmp_path / "docker-compose.override.yml"

@@ -231,17 +231,6 @@ def test_on_processors_the_pair_of_the_image_is_served(tmp_path: Path) -> None:
     assert not claimed, "it would wait for a volume that nobody made"
 
 
-def test_the_download_reads_the_pair_that_is_named() -> None:
-    manifests = rendered(MODELS)
-    pair = only(manifests, "ConfigMap")
-    for container in only(manifests, "Job")["spec"]["template"]["spec"]["containers"]:
-        (source,) = container["envFrom"]
-        assert source["configMapRef"]["name"] == name_of(pair)
-        (variable,) = re.findall(r"\$\((\w+)\)", " ".join(container["command"]))
-        assert variable in pair["data"]
-        assert variable.lower() == container["name"]
-
-
 def test_the_pod_gets_as_many_gpus_as_its_settings_name(
     manifests: list[Manifest], settings: Settings
 ) -> None:

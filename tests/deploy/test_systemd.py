@@ -85,26 +85,6 @@ def test_what_ends_is_started_again_unless_that_is_of_no_use(
     assert service["OOMPolicy"] == "continue", "the supervisor brings back what memory ran out for"
 
 
-def test_the_page_installs_what_the_unit_names(
-    unit: configparser.ConfigParser, service: configparser.SectionProxy, settings: Settings
-) -> None:
-    (commands,) = _blocks("sh")
-    (user,) = re.findall(r"useradd .* (\w+)$", commands, re.MULTILINE)
-    assert service["User"] == service["Group"] == user
-    home = f"/var/lib/{service['StateDirectory']}"
-    assert f"--home-dir {home} " in commands
-    assert service["WorkingDirectory"] == home
-    assert str(settings.serving.findings).startswith(f"{home}/")
-    assert f"/opt/card/{UNIT.relative_to(REPOSITORY_ROOT)} /etc/systemd/system/card.service" in (
-        commands
-    )
-    assert "settings.yaml /etc/card/settings.yaml" in commands
-    assert "sudo /opt/card/scripts/setup" in commands, "it fetches the chat target"
-    for model in (settings.target, settings.draft):
-        assert (REPOSITORY_ROOT / model.path.relative_to("/opt/card")).is_dir()
-    assert unit["Install"]["WantedBy"] == "multi-user.target"
-
-
 def test_strangers_meet_the_guard_alone_and_the_user_gains_nothing(
     service: configparser.SectionProxy, settings: Settings
 ) -> None:

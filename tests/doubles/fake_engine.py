@@ -51,6 +51,10 @@ class FakeModel:
     agreement: float = 1.0
     sharpness: float = 2.0
 
+    def extended(self, path: int, token: int) -> int:
+        """Hash of what logits depend on behind a path that is longer by `token`."""
+        return extended(path, token)
+
     def row(self, path: int) -> NDArray[np.float32]:
         """[vocabulary] float32 logits behind the path with this hash."""
         agrees = _mix(path ^ 0x5DEECE66D) / 2.0**64 < self.agreement
@@ -64,7 +68,7 @@ class FakeModel:
         """[vocabulary] float32 logits behind `tokens`, read afresh."""
         path = EMPTY_PATH
         for token in tokens:
-            path = extended(path, token)
+            path = self.extended(path, token)
         return self.row(path)
 
 
@@ -164,7 +168,7 @@ class FakeEngine:
         prefix = self._opened(session).prefix[1:]
         known = EMPTY_PATH
         for token, path in zip(text, prefix, strict=False):
-            known = extended(known, int(token))
+            known = self.model.extended(known, int(token))
             if known != path:
                 raise Misuse("another text was read than is to be remembered")
         for place, block in self._kept.add(text[: len(prefix)], salt):
@@ -214,7 +218,7 @@ class FakeEngine:
         if not FOLLOWS_PREFIX <= parent < len(session.pending):
             raise Misuse(f"entry {len(session.pending)} follows entry {parent}")
         above = session.prefix[-1] if parent == FOLLOWS_PREFIX else session.pending[parent].path
-        session.pending.append(_Entry(parent, extended(above, token)))
+        session.pending.append(_Entry(parent, self.model.extended(above, token)))
         if len(session.prefix) - 1 + self._depth(session, len(session.pending) - 1) > self.context:
             raise Misuse(f"a row beyond the context of {self.context}")
 

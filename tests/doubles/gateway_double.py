@@ -24,11 +24,10 @@ LIMIT_S = 20.0
 
 
 @dataclass
-class RunningGateway:
-    """Where a gateway listens, and the stand-in it asks."""
+class GatewayAddress:
+    """Where a gateway listens."""
 
     port: int
-    triton: TritonDouble
 
     @property
     def url(self) -> str:
@@ -53,6 +52,20 @@ class RunningGateway:
             names = {name.lower(): value for name, value in answer.getheaders()}
             return answer.status, names, answer.read().decode()
 
+    def listens(self) -> bool:
+        try:
+            self.ask("/health")
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+@dataclass
+class RunningGateway(GatewayAddress):
+    """A gateway, and the stand-in for Triton that it asks."""
+
+    triton: TritonDouble
+
     def sent(self) -> dict[str, Any]:
         """The inputs of the last request that reached Triton: name to raw bytes."""
         request = self.triton.requests[-1]
@@ -74,22 +87,14 @@ def running_gateway(**options: Any) -> Iterator[RunningGateway]:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()
         try:
-            # The socket listens once the server has started; until then connections are refused.
-            yield _once_it_answers(RunningGateway(listener.getsockname()[1], triton), thread)
+            gateway = RunningGateway(listener.getsockname()[1], triton)
+            while not gateway.listens():
+                assert thread.is_alive()
+            yield gateway
         finally:
             server.should_exit = True
             thread.join(LIMIT_S)
             assert not thread.is_alive()
-
-
-def _once_it_answers(gateway: RunningGateway, thread: threading.Thread) -> RunningGateway:
-    while True:
-        assert thread.is_alive()
-        try:
-            gateway.ask("/health")
-        except ConnectionRefusedError:
-            continue
-        return gateway
 
 
 def two_pieces() -> list[Any]:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 from real_pair import TARGET
 from safetensors.torch import load_file
-from transformers import LlamaForCausalLM
 
-from aligned import writing
 from aligned.agreement import Texts
 from aligned.making import TOLERANCE, Alignment, AlignmentError, find_scale, make_pair
 from aligned.shapes import SHAPES
 from card.engines import SequenceTokens
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.engines.vocabulary import shared_vocabulary
 
 SHAPE = SHAPES["tiny"]
 ASKED = 0.75
@@ -70,26 +66,6 @@ def test_the_draft_is_the_first_layers_of_the_target(made: tuple[Path, Alignment
     assert len(draft) == 9 * SHAPE.draft_layers + 3
     for name, weight in draft.items():
         assert torch.equal(weight, target[name]), name
-
-
-def test_the_models_share_a_tokenizer_with_an_id_for_every_logit(
-    made: tuple[Path, Alignment], tmp_path: Path
-) -> None:
-    folder, _ = made
-    shared_vocabulary(folder / "draft", folder / "target")
-    writing.write_tokenizer(TARGET, tmp_path, 9000)
-    vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
-    assert vocabulary["<8999>"] == 8999
-
-
-def test_large_models_are_written_in_shards(made: tuple[Path, Alignment], tmp_path: Path) -> None:
-    folder, _ = made
-    target = LlamaForCausalLM.from_pretrained(folder / "target")
-    writing.write_target(target, TARGET, tmp_path / "target", shard="1MB")
-    writing.write_draft(target, SHAPE, TARGET, tmp_path / "draft")
-    assert len(list((tmp_path / "target").glob("*.safetensors"))) > 1
-    assert engine(tmp_path / "target").vocabulary == SHAPE.vocabulary
-    assert engine(tmp_path / "draft", tree=True).vocabulary == SHAPE.vocabulary
 
 
 def test_an_agreement_that_cannot_be_reached_is_refused() -> None:

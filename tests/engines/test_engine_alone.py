@@ -14,7 +14,6 @@ import tiny_models
 import torch
 from psutil import Process
 
-from card import loading
 from card.cores import usable_cores
 from card.engines import Logits, SequenceTokens
 from card.engines.calibration import (
@@ -27,7 +26,9 @@ from card.engines.logits import ArrayLogits
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.settings import SettingsError, load_settings, models
+from card.loading import threads_alone_of
+from card.settings import SettingsError, load_settings
+from card.settings.models import automatic_threads
 
 OPTIONS = EngineOptions(
     context=256, sessions=2, dtype="float32", threads=1, threads_alone=2, graph_rows=(1, 4, 64)
@@ -137,9 +138,7 @@ def rounding_otherwise(engine: OpenVinoEngine, options: EngineOptions) -> Rounds
     return RoundsOtherwise(engine.model, options)
 
 
-def test_threads_that_change_a_bit_are_not_used(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_that_change_a_bit_are_not_used(checkpoint: Path) -> None:
     loaded = OpenVinoEngine.load(checkpoint, OPTIONS)
     good = make_row_invariant(loaded)
     assert good.row_invariant
@@ -172,16 +171,12 @@ def test_threads_that_change_a_bit_are_not_used(
     ],
 )
 def test_the_threads_of_a_target_follow_settings_and_cores(
-    monkeypatch: pytest.MonkeyPatch,
-    target: dict[str, Any],
-    cores: int,
-    threads: int,
-    threads_alone: int,
+    target: dict[str, Any], cores: int, threads: int, threads_alone: int
 ) -> None:
-    for module in (loading, models):
-        monkeypatch.setattr(module, "usable_cores", lambda: cores)
-    found = load_settings(target=target).target
-    assert (found.threads, loading.threads_alone_of(found)) == (threads, threads_alone)
+    if target.get("threads", "auto") == "auto":
+        assert automatic_threads(target.get("threads_alone"), cores) == threads
+    found = load_settings(target=target | {"threads": threads}).target
+    assert threads_alone_of(found, cores) == threads_alone
 
 
 def test_rows_are_independent_on_two_threads_and_on_four(checkpoint: Path) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import tiny_models
+from this_processor import skip_unless_computed_in
 
-from card import loading
 from card.engines import Engine, EngineError
-from card.engines.calibration import known_invariant
+from card.engines.calibration import ConfigurableEngine, known_invariant
 from card.engines.calibration_cache import (
     CALIBRATION_CACHE_VARIABLE,
     Calibration,
@@ -27,7 +27,7 @@ from card.engines.calibration_cache import (
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
-from card.loading import load_engine
+from card.loading import Examination, load_engine
 from card.settings import Role, Settings, load_settings
 
 
@@ -51,9 +51,10 @@ def pair(saved: Path, tmp_path: Path) -> Settings:
     )
 
 
-def load(settings: Settings, role: Role) -> Engine:
+def load(settings: Settings, role: Role, examination: Examination) -> Engine:
     """With one graph, which is soon compiled."""
-    return load_engine(settings, role, graph_rows=(64,) if role == "draft" else (1,))
+    rows = (64,) if role == "draft" else (1,)
+    return load_engine(settings, role, graph_rows=rows, examination=examination)
 
 
 @pytest.fixture
@@ -64,26 +65,32 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-@pytest.fixture
-def examined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+class Examined:
     """What was tried at load, in order. None of it is done: whether it would be is the question."""
-    seen: list[str] = []
-    costs = itertools.count(1)
 
-    def make_row_invariant(engine: OpenVinoEngine) -> OpenVinoEngine:
-        seen.append("make_row_invariant")
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self._costs = itertools.count(1)
+        self._whole = Examination(self._make_row_invariant, self._run_largest_passes, self._measure)
+
+    def load(self, settings: Settings, role: Role) -> Engine:
+        return load(settings, role, self._whole)
+
+    def _make_row_invariant(self, engine: ConfigurableEngine) -> ConfigurableEngine:
+        self.seen.append("make_row_invariant")
         return known_invariant(engine, engine.options)
 
-    def run_largest_passes(engine: Engine) -> None:
-        seen.append("run_largest_passes")
+    def _run_largest_passes(self, engine: Engine) -> None:
+        self.seen.append("run_largest_passes")
 
-    def measure_row_costs(engine: Engine) -> RowCosts:
-        seen.append("measure_row_costs")
-        return RowCosts({1: float(next(costs))})
+    def _measure(self, engine: Engine) -> RowCosts:
+        self.seen.append("measure_row_costs")
+        return RowCosts({1: float(next(self._costs))})
 
-    for stub in (make_row_invariant, run_largest_passes, measure_row_costs):
-        monkeypatch.setattr(loading, stub.__name__, stub)
-    return seen
+
+@pytest.fixture
+def examined() -> Examined:
+    return Examined()
 
 
 OF_DRAFT = ["run_largest_passes", "measure_row_costs"]
@@ -93,38 +100,38 @@ KNOWN = ["run_largest_passes"]
 
 
 @pytest.mark.usefixtures("service")
-def test_a_second_load_knows_what_the_first_found_out(pair: Settings, examined: list[str]) -> None:
-    first = load(pair, "target")
-    assert examined == OF_TARGET
-    second = load(pair, "target")
-    assert examined == OF_TARGET + KNOWN
+def test_a_second_load_knows_what_the_first_found_out(pair: Settings, examined: Examined) -> None:
+    first = examined.load(pair, "target")
+    assert examined.seen == OF_TARGET
+    second = examined.load(pair, "target")
+    assert examined.seen == OF_TARGET + KNOWN
     assert second.row_invariant
     assert second.row_costs_ms == first.row_costs_ms
-    load(pair, "draft")
-    assert examined == OF_TARGET + KNOWN + OF_DRAFT
-    load(pair, "draft")
-    assert examined == OF_TARGET + KNOWN + OF_DRAFT + KNOWN
+    examined.load(pair, "draft")
+    assert examined.seen == OF_TARGET + KNOWN + OF_DRAFT
+    examined.load(pair, "draft")
+    assert examined.seen == OF_TARGET + KNOWN + OF_DRAFT + KNOWN
 
 
 def test_outside_a_service_nothing_is_remembered(
-    pair: Settings, examined: list[str], monkeypatch: pytest.MonkeyPatch
+    pair: Settings, examined: Examined, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(CALIBRATION_CACHE_VARIABLE, raising=False)
-    load(pair, "target")
-    load(pair, "target")
-    assert examined == 2 * OF_TARGET
+    examined.load(pair, "target")
+    examined.load(pair, "target")
+    assert examined.seen == 2 * OF_TARGET
 
 
 @pytest.mark.usefixtures("service")
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
 def test_a_checkpoint_that_was_written_anew_is_examined_anew(
-    pair: Settings, examined: list[str], file: str
+    pair: Settings, examined: Examined, file: str
 ) -> None:
-    load(pair, "target")
+    examined.load(pair, "target")
     path = pair.target.path / file
     path.write_bytes(path.read_bytes())
-    load(pair, "target")
-    assert examined == 2 * OF_TARGET
+    examined.load(pair, "target")
+    assert examined.seen == 2 * OF_TARGET
 
 
 @pytest.mark.usefixtures("service")
@@ -137,20 +144,19 @@ def test_a_checkpoint_that_was_written_anew_is_examined_anew(
     ],
 )
 def test_what_is_examined_alike_is_shared_and_of_others_both_are_remembered(
-    pair: Settings, examined: list[str], section: str, changes: dict[str, int], is_known: bool
+    pair: Settings, examined: Examined, section: str, changes: dict[str, int], is_known: bool
 ) -> None:
     changed = getattr(pair, section).model_copy(update=changes)
     other = pair.model_copy(update={section: changed})
-    load(pair, "target")
-    assert load(other, "target").row_costs_ms == {1: 1.0 if is_known else 2.0}
-    assert examined == OF_TARGET + (KNOWN if is_known else OF_TARGET)
-    seen = len(examined)
+    examined.load(pair, "target")
+    assert examined.load(other, "target").row_costs_ms == {1: 1.0 if is_known else 2.0}
+    assert examined.seen == OF_TARGET + (KNOWN if is_known else OF_TARGET)
+    seen = len(examined.seen)
     for settings in (pair, other):
-        load(settings, "target")
-    assert examined[seen:] == 2 * KNOWN
+        examined.load(settings, "target")
+    assert examined.seen[seen:] == 2 * KNOWN
 
 
-@pytest.mark.usefixtures("examined")
 @pytest.mark.parametrize(
     "change",
     [
@@ -163,9 +169,9 @@ def test_what_is_examined_alike_is_shared_and_of_others_both_are_remembered(
     ids=lambda change: next(iter(change)),
 )
 def test_nothing_is_believed_about_another_subject(
-    pair: Settings, service: Path, change: dict[str, Any]
+    pair: Settings, service: Path, examined: Examined, change: dict[str, Any]
 ) -> None:
-    load(pair, "target")
+    examined.load(pair, "target")
     (file,) = service.glob("*.json")
     subject = Subject.model_validate(json.loads(file.read_bytes())["subject"])
     same = CalibrationCache(service, "target", subject)
@@ -190,64 +196,64 @@ def test_nothing_is_believed_about_another_subject(
 def test_a_broken_file_is_said_once_and_not_believed(
     pair: Settings,
     service: Path,
-    examined: list[str],
+    examined: Examined,
     caplog: pytest.LogCaptureFixture,
     spoil: Callable[[str], str],
 ) -> None:
-    load(pair, "target")
+    examined.load(pair, "target")
     (file,) = service.glob("*.json")
     kept = file.read_text()
     file.write_text(spoil(kept))
     with caplog.at_level(logging.WARNING):
-        load(pair, "target")
-        load(pair, "target")
-    assert examined == 2 * OF_TARGET + KNOWN  # mended by the second load
+        examined.load(pair, "target")
+        examined.load(pair, "target")
+    assert examined.seen == 2 * OF_TARGET + KNOWN  # mended by the second load
     (record,) = caplog.records
     assert str(file) in record.message
 
 
 @pytest.mark.usefixtures("service")
 def test_a_target_whose_rows_influence_each_other_is_refused_and_never_remembered(
-    pair: Settings, service: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Settings, service: Path
 ) -> None:
-    monkeypatch.setattr(loading, "make_row_invariant", lambda engine: engine)
     with pytest.raises(EngineError, match=r"influence each other.*target\.dtype"):
-        load(pair, "target")
+        load(pair, "target", Examination(make_row_invariant=lambda engine: engine))
     assert not list(service.glob("*.json"))
 
 
 @pytest.mark.usefixtures("service")
 def test_where_rows_are_independent_in_float32_alone_a_target_is_loaded_so_and_remembered_so(
-    pair: Settings, examined: list[str], monkeypatch: pytest.MonkeyPatch
+    pair: Settings,
 ) -> None:
-    def only_in_float32(engine: OpenVinoEngine) -> OpenVinoEngine:
-        examined.append(engine.options.dtype)
+    skip_unless_computed_in("bfloat16")
+    seen: list[str] = []
+
+    def only_in_float32(engine: ConfigurableEngine) -> ConfigurableEngine:
+        seen.append(engine.options.dtype)
         in_float32 = engine.options.dtype == "float32"
         return known_invariant(engine, engine.options) if in_float32 else engine
 
-    monkeypatch.setattr(loading, "make_row_invariant", only_in_float32)
+    examination = Examination(
+        only_in_float32, lambda _: seen.append("warm up"), lambda _: RowCosts({1: 1.0})
+    )
     wants_any = pair.target.model_copy(update={"dtype": "auto"})
-    pair = pair.model_copy(update={"target": wants_any})
-    resolved = {"auto": "bfloat16", "float32": "float32"}.get
-    monkeypatch.setattr("card.engines.openvino.model.resolve_dtype", resolved)
     for _ in range(2):
-        engine = load(pair, "target")
+        engine = load(pair.model_copy(update={"target": wants_any}), "target", examination)
         assert isinstance(engine, OpenVinoEngine)
         assert engine.row_invariant
         assert engine.options.dtype == "float32"
-    assert examined == ["bfloat16", "float32", *OF_DRAFT, *KNOWN]
+    assert seen == ["bfloat16", "float32", "warm up", "warm up"]
 
 
-@pytest.mark.usefixtures("examined")
 def test_a_directory_that_cannot_be_written_or_that_a_link_names_is_borne(
-    pair: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Settings, examined: Examined, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A link, as of a directory whose name the stubs cannot spell, is made where it leads."""
     monkeypatch.setenv(CALIBRATION_CACHE_VARIABLE, "/proc/calibration")
-    assert load(pair, "draft").row_costs_ms
+    assert examined.load(pair, "draft").row_costs_ms
     (tmp_path / "link").symlink_to(tmp_path / "José")
     monkeypatch.setenv(CALIBRATION_CACHE_VARIABLE, str(tmp_path / "link"))
-    load(pair, "draft")
+    examined.load(pair, "draft")
     assert list((tmp_path / "José").glob("draft*.json"))
 
 

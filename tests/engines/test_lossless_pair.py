@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from one_process import OneProcess, request_of
 from real_pair import pair_settings
 from tokenizers import Tokenizer
 
-from card import loading
 from card.engines import Engine
 from card.engines.row_costs import RowCosts
-from card.loading import load_engine
+from card.loading import Examination, load_engine
 from card.sampling import SamplingParameters
 from card.settings import Settings
 from card.speculation.drafters.growth import GROWTHS
@@ -97,13 +96,13 @@ def pair() -> Bundle:
     }
     settings = loaded["chain"]
     tokenizer = Tokenizer.from_file(str(settings.target.path / "tokenizer.json"))
-    with patch.object(loading, "measure_row_costs", return_value=COSTS):
-        return Bundle(
-            settings,
-            {query: load_engine(found, "target") for query, found in loaded.items()},
-            load_engine(settings, "draft"),
-            [tokenizer.encode(prompt).ids for prompt in PROMPTS],
-        )
+    load = partial(load_engine, examination=Examination(measure_row_costs=lambda _: COSTS))
+    return Bundle(
+        settings,
+        {query: load(found, "target") for query, found in loaded.items()},
+        load(settings, "draft"),
+        [tokenizer.encode(prompt).ids for prompt in PROMPTS],
+    )
 
 
 @pytest.fixture(scope="module", params=["chain", "subtree"])

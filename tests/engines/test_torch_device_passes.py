@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import pytest
 import tiny_models
@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tiny_models import forward_rows, random_tokens, read, read_alone
 from torch import Tensor
 
-from card.engines import SequenceTokens
+from card.engines import Logits, SequenceTokens
 from card.engines.calibration import check_row_invariance, make_row_invariant
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured import decoder as captured_decoder
@@ -147,21 +147,20 @@ def test_an_engine_that_is_dropped_frees_its_memory_at_once(directory: Path) -> 
         gc.enable()
 
 
-def test_the_check_of_rows_ends_when_its_time_is_over(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_of_rows_ends_when_its_time_is_over(directory: Path) -> None:
     """One comparison is always made."""
-    engine = CapturedEngine.load(directory, options())
     passes: list[int] = []
-    forward = CapturedEngine.forward
 
-    def counted(this: CapturedEngine, batch: list[SequenceTokens], *, alone: bool) -> list[Any]:
-        passes.append(len(batch))
-        return forward(this, batch, alone=alone)
+    class Counted(CapturedEngine):
+        examination_s = 0.0
 
-    monkeypatch.setattr(CapturedEngine, "forward", counted)
-    monkeypatch.setattr(CapturedEngine, "examination_s", 0.0)
-    assert check_row_invariance(engine.reconfigured(replace(engine.options, row_multiple=16)))
+        def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
+            passes.append(len(batch))
+            return super().forward(batch, alone=alone)
+
+    loaded = CapturedEngine.load(directory, options())
+    counted = Counted(loaded._model, replace(loaded.options, row_multiple=16))
+    assert check_row_invariance(cast(CapturedEngine, counted))
     assert len(passes) == 9, "eight rows, one by one and at once"
 
 

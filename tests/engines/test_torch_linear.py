@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from card.engines.processor import packs_bfloat16
-from card.engines.torch import linear
 from card.engines.torch.linear import Linear
 
 pytestmark = [
@@ -16,51 +14,31 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "multiplies_in_tiles", lambda: True)
-
-
-@pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of every product that is computed."""
-    rows: list[int] = []
-    for name in ("_apply", "_plus"):
-        compute = getattr(linear, name)
-
-        def counting(inputs: Tensor, *others: object, compute: object = compute) -> Tensor:
-            rows.append(len(inputs))
-            return compute(inputs, *others)  # type: ignore[operator,no-any-return]
-
-        monkeypatch.setattr(linear, name, counting)
-    return rows
-
-
-@pytest.mark.usefixtures("tiles")
-def test_a_product_beside_tiles_has_32_rows_at_most(recorded: list[int]) -> None:
-    layer = Linear(torch.randn(48, 64).bfloat16(), torch.randn(48).bfloat16())
-    inputs, residual = torch.randn(70, 64).bfloat16(), torch.randn(70, 48).bfloat16()
-    for compute in (layer, lambda states: layer.plus(states, residual)):
-        recorded.clear()
-        assert compute(inputs).shape == (70, 48)
-        assert recorded == [32, 32, 6]
-
-
-@pytest.mark.usefixtures("tiles")
-def test_rows_keep_their_order_and_their_bits() -> None:
-    layer = Linear(torch.randn(48, 64).bfloat16())
-    inputs, residual = torch.randn(70, 64).bfloat16(), torch.randn(70, 48).bfloat16()
-    rows = [slice(at, at + 1) for at in range(70)]
-    assert torch.equal(layer(inputs), torch.cat([layer(inputs[row]) for row in rows]))
-    alone = torch.cat([layer.plus(inputs[row], residual[row]) for row in rows])
-    assert torch.equal(layer.plus(inputs, residual), alone)
-
-
-def test_float32_and_processors_without_tiles_multiply_at_once(
-    recorded: list[int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("dtype", "in_tiles", "most"),
+    [(torch.bfloat16, True, 32), (torch.bfloat16, False, 70), (torch.float32, True, 70)],
+)
+def test_a_bfloat16_product_beside_tiles_has_32_rows_at_most_in_their_order(
+    dtype: torch.dtype, in_tiles: bool, most: int
 ) -> None:
-    monkeypatch.setattr(linear, "multiplies_in_tiles", lambda: False)
-    Linear(torch.randn(48, 64).bfloat16())(torch.randn(70, 64).bfloat16())
-    monkeypatch.setattr(linear, "multiplies_in_tiles", lambda: True)
-    Linear(torch.randn(48, 64))(torch.randn(70, 64))
-    assert recorded == [70, 70]
+    sizes: list[int] = []
+
+    class Watched(Linear):
+        def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(inputs))
+            return super().__call__(inputs)
+
+        def plus(self, inputs: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(inputs))
+            return super().plus(inputs, residual)
+
+    layer = Watched(torch.randn(48, 64).to(dtype), torch.randn(48).to(dtype), in_tiles)
+    inputs, residual = torch.randn(70, 64).to(dtype), torch.randn(70, 48).to(dtype)
+    parts = [70] if most == 70 else [70, 32, 32, 6]
+    found, sums = layer(inputs), layer.plus(inputs, residual)
+    assert sizes == parts * 2
+    if most < 70:
+        rows = [slice(at, at + 1) for at in range(70)]
+        assert torch.equal(found, torch.cat([layer(inputs[row]) for row in rows]))
+        alone = torch.cat([layer.plus(inputs[row], residual[row]) for row in rows])
+        assert torch.equal(sums, alone)

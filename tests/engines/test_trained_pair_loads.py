@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from real_pair import pair_settings
 
-from card import loading
 from card.engines import EngineError
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.processor import computes_in_bfloat16
 from card.engines.row_costs import RowCosts
-from card.loading import load_engine
+from card.loading import Examination, load_engine
 from card.settings import Settings
 
 
@@ -29,13 +28,13 @@ def settings_in(dtype: str) -> Settings:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int8"])
 def test_a_target_has_independent_rows_or_is_refused_with_the_remedy(
-    dtype: str, monkeypatch: pytest.MonkeyPatch
+    dtype: str,
 ) -> None:
     """On every processor: where it does not compute in a type, rows may not be independent. What
     passes cost is no question here."""
-    monkeypatch.setattr(loading, "measure_row_costs", lambda _: RowCosts({1: 1.0}))
+    unmeasured = Examination(measure_row_costs=lambda _: RowCosts({1: 1.0}))
     try:
-        engine = load_engine(settings_in(dtype), "target")
+        engine = load_engine(settings_in(dtype), "target", examination=unmeasured)
     except EngineError as error:
         refusal = str(error)
     else:

@@ -16,7 +16,7 @@ import typer
 from fuzz_boundaries import BOUNDARIES
 from fuzz_wire import EVERY_MODEL, WireFuzz
 from rich.console import Console
-from running_guard import running_guard
+from running_doors import running_guard
 from running_service import running_service
 
 EXAMPLES = 200
@@ -46,7 +46,7 @@ def main(
         running_service(folder, SHORT_TEXTS) as service,
         running_guard(service, *EVERY_MODEL) as guard,
     ):
-        wire = WireFuzz(service, guard.address)
+        wire = WireFuzz(service, guard)
         ways = {
             "tensors over gRPC": wire.over_grpc,
             "tensors through the guard": wire.through_guard,

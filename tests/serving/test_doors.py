@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from certificates import Certificates
-from running_gateway import MODEL, running_gateway
+from running_doors import MODEL, running_gateway
 from running_service import Refused, RunningService, StartService
 from traces import Traces
 from tritonclient.grpc import service_pb2, service_pb2_grpc

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from fuzz_boundaries import BOUNDARIES
 from fuzz_wire import EVERY_MODEL, WireFuzz
-from running_guard import running_guard
+from running_doors import running_guard
 from running_service import RunningService
 
 SEED = 20
@@ -22,7 +22,7 @@ EXAMPLES = {"pool files": 30}
 @pytest.fixture(scope="module")
 def wire(server: RunningService) -> Iterator[WireFuzz]:
     with running_guard(server, *EVERY_MODEL) as guard:
-        wire = WireFuzz(server, guard.address)
+        wire = WireFuzz(server, guard)
         yield wire
         wire.close()
 

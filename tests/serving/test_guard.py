@@ -11,7 +11,7 @@ import grpc
 import pytest
 import tritonclient.grpc as triton
 from certificates import Certificates
-from running_guard import RunningGuard, running_guard
+from running_doors import running_guard
 from running_service import UNLIKE_OTHERS, RunningService
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
@@ -21,7 +21,7 @@ PROMPT = "def fibonacci(n):"
 
 
 @pytest.fixture(scope="module")
-def guard(server: RunningService) -> Iterator[RunningGuard]:
+def guard(server: RunningService) -> Iterator[str]:
     with running_guard(server, "--message-bytes=250000") as running:
         yield running
 
@@ -120,16 +120,16 @@ HOSTILE = {
 
 
 def streamed(
-    guard: RunningGuard, *requests: service_pb2.ModelInferRequest
+    guard: str, *requests: service_pb2.ModelInferRequest
 ) -> list[service_pb2.ModelStreamInferResponse]:
-    with guard.channel() as channel:
+    with grpc.insecure_channel(guard) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         return list(stub.ModelStreamInfer(iter(requests), timeout=60))
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_request_that_triton_could_not_bear_is_refused_in_its_stream_and_alone(
-    guard: RunningGuard, kind: str
+    guard: str, kind: str
 ) -> None:
     request, problem = HOSTILE[kind]
     request.id = "bad-1"
@@ -137,12 +137,15 @@ def test_a_request_that_triton_could_not_bear_is_refused_in_its_stream_and_alone
     assert reply.infer_response.id == "bad-1"
     assert len(reply.error_message) < 400
     assert re.search(f"INVALID_ARGUMENT: .*{problem}", reply.error_message)
-    with guard.channel() as channel, pytest.raises(grpc.RpcError, match=problem) as refused:
+    with (
+        grpc.insecure_channel(guard) as channel,
+        pytest.raises(grpc.RpcError, match=problem) as refused,
+    ):
         service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request, timeout=30)
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_refused_request_takes_no_other_of_its_stream_along(guard: RunningGuard) -> None:
+def test_a_refused_request_takes_no_other_of_its_stream_along(guard: str) -> None:
     replies = streamed(
         guard, request_of(identity="good-1"), classified(), request_of(identity="good-2")
     )
@@ -152,8 +155,8 @@ def test_a_refused_request_takes_no_other_of_its_stream_along(guard: RunningGuar
     assert answered == {"good-1", "good-2"}
 
 
-def test_what_is_no_request_is_refused(guard: RunningGuard) -> None:
-    with guard.channel() as channel:
+def test_what_is_no_request_is_refused(guard: str) -> None:
+    with grpc.insecure_channel(guard) as channel:
         path = "/inference.GRPCInferenceService/Model"
         (reply,) = channel.stream_stream(f"{path}StreamInfer")(iter([b"\xff\xff"]), timeout=30)
         said = service_pb2.ModelStreamInferResponse.FromString(reply).error_message
@@ -162,7 +165,7 @@ def test_what_is_no_request_is_refused(guard: RunningGuard) -> None:
             channel.unary_unary(f"{path}Infer")(b"\xff\xff", timeout=30)
 
 
-def test_a_message_that_is_too_large_is_refused(guard: RunningGuard) -> None:
+def test_a_message_that_is_too_large_is_refused(guard: str) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         streamed(guard, request_of(prompt="x" * 300_000))
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -171,18 +174,16 @@ def test_a_message_that_is_too_large_is_refused(guard: RunningGuard) -> None:
 @pytest.mark.parametrize(
     "call", ["RepositoryIndex", "RepositoryModelUnload", "LogSettings", "SystemSharedMemoryStatus"]
 )
-def test_what_is_no_clients_is_unknown(guard: RunningGuard, call: str) -> None:
+def test_what_is_no_clients_is_unknown(guard: str, call: str) -> None:
     request = getattr(service_pb2, f"{call}Request")()
-    with guard.channel() as channel, pytest.raises(grpc.RpcError) as refused:
+    with grpc.insecure_channel(guard) as channel, pytest.raises(grpc.RpcError) as refused:
         getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), call)(request, timeout=30)
     assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_what_tritonclient_asks_besides_is_answered(
-    guard: RunningGuard, server: RunningService
-) -> None:
+def test_what_tritonclient_asks_besides_is_answered(guard: str, server: RunningService) -> None:
     with (
-        triton.InferenceServerClient(guard.address) as guarded,
+        triton.InferenceServerClient(guard) as guarded,
         triton.InferenceServerClient(server.grpc) as direct,
     ):
         assert guarded.is_server_live()
@@ -194,10 +195,10 @@ def test_what_tritonclient_asks_besides_is_answered(
 
 
 async def test_texts_and_refusals_of_the_service_are_the_same(
-    guard: RunningGuard, server: RunningService
+    guard: str, server: RunningService
 ) -> None:
     request = GenerateRequest(PROMPT, 24, temperature=0.7, seed=5)
-    async with CardClient(guard.address) as guarded, CardClient(server.grpc) as direct:
+    async with CardClient(guard) as guarded, CardClient(server.grpc) as direct:
         assert await guarded.generate(request) == await direct.generate(request)
         streamed = [delta.text async for delta in guarded.stream(request)]
         assert "".join(streamed) == (await direct.generate(request)).text
@@ -210,11 +211,9 @@ async def test_texts_and_refusals_of_the_service_are_the_same(
         assert said[0] == said[1]
 
 
-async def test_a_client_that_leaves_frees_its_slot(
-    guard: RunningGuard, server: RunningService
-) -> None:
+async def test_a_client_that_leaves_frees_its_slot(guard: str, server: RunningService) -> None:
     request = GenerateRequest(PROMPT, 1000, **UNLIKE_OTHERS)
-    async with CardClient(guard.address) as client:
+    async with CardClient(guard) as client:
         async for _ in client.stream(request):
             break
     await server.until(lambda: server.metric("card_slots_in_use") == 0, "the slot is free")
@@ -222,7 +221,7 @@ async def test_a_client_that_leaves_frees_its_slot(
 
 async def test_a_server_that_is_away_is_unavailable(server: RunningService) -> None:
     with running_guard(server, "--triton=127.0.0.1:1") as guard:
-        async with CardClient(guard.address) as client:
+        async with CardClient(guard) as client:
             with pytest.raises(CardError) as refused:
                 await client.generate(GenerateRequest(PROMPT, 4), timeout_s=20)
     assert refused.value.code == "UNAVAILABLE"
@@ -242,7 +241,7 @@ async def test_mutual_tls_admits_whoever_has_a_certificate_and_nobody_else(
             (certificates.stranger, False),
             (None, False),
         ):
-            with grpc.secure_channel(guard.address, certificates.trusting(ours)) as channel:
+            with grpc.secure_channel(guard, certificates.trusting(ours)) as channel:
                 stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
                 try:
                     live = stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=10).live

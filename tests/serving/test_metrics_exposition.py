@@ -11,7 +11,7 @@ import pytest
 from otlp_collector import Collector, attributes, running_collector
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_server import check_with_promtool
-from running_gateway import MODEL, running_gateway
+from running_doors import MODEL, running_gateway
 from running_service import UNLIKE_OTHERS, Refused, RunningService, StartService
 
 from card.serving.metrics import FAMILIES

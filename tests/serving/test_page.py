@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from browser import Page, chromium
 from programs import program
-from running_gateway import RunningGateway, running_gateway
+from running_doors import RunningGateway, running_gateway
 from running_service import ANSWER_S, RunningService, StartService
 
 PROMPT = "def fibonacci(n):"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from card.cache import ANY, Pool, SlotRequest, SlotWatch
@@ -40,6 +40,7 @@ class DraftLoop:
         *,
         apart: bool = False,
         pass_ms: float = 0.0,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         pool.tell_draft_pass(pass_ms)
         self.times = DraftTimes()
@@ -51,10 +52,11 @@ class DraftLoop:
         self._watch = SlotWatch(pool)
         self._sessions: dict[int, FollowedSession] = {}
         self._idle_since: int | None = None
+        self._clock_ns = clock_ns
 
     def step(self) -> bool:
         """One pass over all sessions that may grow; False if there was nothing to do."""
-        started = time.perf_counter_ns()
+        started = self._clock_ns()
         if self._watch.look():
             self._drop_closed()
             self._follow_opened()
@@ -66,7 +68,7 @@ class DraftLoop:
             self._idle_since = started if self._sessions else None
             return False
         self.times.passes += 1
-        self.times.busy += time.perf_counter_ns() - started
+        self.times.busy += self._clock_ns() - started
         self._tell_times()
         return True
 

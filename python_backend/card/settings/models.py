@@ -25,10 +25,10 @@ _MOST_DIGITS = 4
 """Of a number of threads in an environment variable; longer ones are none."""
 
 
-def _automatic_threads(threads_alone: object) -> int:
+def automatic_threads(threads_alone: object, cores: int | None = None) -> int:
     """Of a target: the other half of the cores is for the draft and for what serves. Where
     `threads_alone` is given they divide it."""
-    most = min(_MOST_AUTOMATIC_THREADS, max(1, usable_cores() // 2))
+    most = min(_MOST_AUTOMATIC_THREADS, max(1, (cores or usable_cores()) // 2))
     alone = 0  # what is no number, or far too large, is refused by its own name
     if isinstance(threads_alone, int):
         alone = threads_alone
@@ -157,7 +157,7 @@ class TargetSettings(ModelSettings):
     def _choose_threads(cls, given: Any) -> Any:
         if not isinstance(given, dict) or given.get("threads", "auto") != "auto":
             return given
-        return given | {"threads": _automatic_threads(given.get("threads_alone"))}
+        return given | {"threads": automatic_threads(given.get("threads_alone"))}
 
     @model_validator(mode="after")
     def _equal_parts(self) -> TargetSettings:

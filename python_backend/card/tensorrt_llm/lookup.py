@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -59,11 +59,26 @@ class _Session:
     offered: list[int] = field(default_factory=list)
 
 
+def runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 class CandidateLookup:
     """Attaches to the pool when first asked, and again whenever the pool is another."""
 
-    def __init__(self, settings: LookupSettings) -> None:
+    def __init__(
+        self,
+        settings: LookupSettings,
+        clock: Callable[[], float] = time.monotonic,
+        runs: Callable[[int], bool] = runs,
+    ) -> None:
         self._settings = settings
+        self._clock = clock
+        self._runs = runs
         self._pool: Pool | None = None
         self._bindings: Bindings | None = None
         self._sessions: dict[int, _Session] = {}
@@ -90,11 +105,11 @@ class CandidateLookup:
             self._unasked(request, session)
             for request, session in zip(requests, sessions, strict=True)
         ]
-        deadline = time.monotonic() + self._settings.budget_s
+        deadline = self._clock() + self._settings.budget_s
         count = len(requests)
         for turn in range(count):
             index = (self._first + turn) % count
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 self._first = index
                 break
             if (session := sessions[index]) is not None:
@@ -108,7 +123,7 @@ class CandidateLookup:
         then another process decodes its sessions."""
         if self._bindings is not None and not self._bindings.is_current:
             self._detach()
-        if not _runs(self._settings.owner_pid):
+        if not self._runs(self._settings.owner_pid):
             return None
         if self._bindings is None:
             self._attach()
@@ -206,14 +221,6 @@ def is_published_by_hook(request: SlotRequest) -> bool:
     """Whether the hook commits what was accepted. It sees no log-probabilities, so where they are
     wanted the Triton process commits everything."""
     return not request.log_probabilities
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _newly_accepted(session: _Session, tokens: list[int]) -> list[int] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from rich.console import Console
 
@@ -125,15 +124,6 @@ def test_texts_are_compared_by_their_tokens_where_both_have_some() -> None:
     assert not reference.writes_the_same_as(written("ab", (3,)))
     assert written("ab").writes_the_same_as(reference)
     assert not written("ac").writes_the_same_as(reference)
-
-
-def test_the_same_prompt_at_another_temperature_has_a_reference_of_its_own() -> None:
-    tasks = [TASKS[0], replace(TASKS[0], temperature=0.8)]
-    systems = [
-        contender(name, lambda task: written(str(task.temperature)))
-        for name in ("autoregressive", "card")
-    ]
-    assert all(completion.equal for completion in compete({0.0: systems, 0.8: systems}, tasks))
 
 
 def test_of_a_systems_settings_the_faster_half_goes_on_and_the_fastest_of_these_wins() -> None:

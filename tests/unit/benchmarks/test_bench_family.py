@@ -69,15 +69,6 @@ def test_the_winners_are_the_fastest_lossless_systems() -> None:
     assert [cell.split()[0] for cell in first[2:]] == ["card", "pearl", "2.00"]
 
 
-def test_what_each_is_worth_names_systems_as_the_registry_does_and_marks_the_fastest() -> None:
-    assert [row[:2] for row in FAMILY.worth().rows] == [
-        ["autoregressive", "1.00"],
-        ["card", "**2.00**"],
-        ["pearl", "1.50"],
-        ["fly", "9.00"],
-    ]
-
-
 def test_passes_of_a_device_are_counted() -> None:
     class Model:
         end_ids = ()

@@ -23,8 +23,7 @@ from bench.in_process import Loops, parameters_of, text_of
 from bench.measurement import Measurement, Task
 from bench.prompts import Prompt
 from bench.streams_figures import StreamedText, row_of
-from card.decoding import TargetLoop
-from card.drafting import loop as drafting_loop
+from card.drafting import DraftLoop, make_drafters
 from card.sampling import rank_candidates
 from card.speculation.pacing import PACINGS
 
@@ -62,29 +61,6 @@ def test_every_completion_is_the_targets_text_of_exactly_max_tokens(
         assert both.target_engine.open_sessions == 0
 
 
-def test_of_all_thread_counts_loops_only_the_chosen_ones_are_stepped() -> None:
-    made: dict[int, FakeEngine] = {}
-
-    with loops_of() as (_, both):
-
-        def target_on(threads: int, _: bool) -> TargetLoop:
-            made[threads] = FakeEngine(MODEL, tree=False)
-            return TargetLoop(made[threads], both.pool, settings_of())
-
-        loops = Loops(both.pool, TOKENIZER, target_on, lambda _: both.draft)
-        passes = []
-        for threads in (1, 2, 1):
-            written = loops.complete(TASK, "card", threads=threads)
-            assert written.tokens == text_alone(TASK)
-            assert torch.get_num_threads() == threads
-            passes.append({count: len(engine.batches) for count, engine in made.items()})
-    assert list(made) == [1, 2], "a loop is made once"
-    assert passes[1][1] == passes[0][1], "one thread rests while two decode"
-    assert passes[2][2] == passes[1][2]
-    assert passes[2][1] > passes[1][1]
-    assert all(engine.open_sessions == 0 for engine in made.values())
-
-
 def test_counters_are_those_of_one_completion() -> None:
     with loops_of() as (loops, _):
         first, second = (
@@ -97,41 +73,26 @@ def test_counters_are_those_of_one_completion() -> None:
     assert first.phases.steps == first.steps - 1, "the first token comes with the prompt"
 
 
-def test_a_draft_is_idle_only_while_a_session_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Clock:
-        now = 0
-
-        def perf_counter_ns(self) -> int:
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(drafting_loop, "time", clock)
+def test_a_draft_is_idle_only_while_a_session_is_open() -> None:
+    now = 0
     with loops_of() as (_, both):
+        drafters = make_drafters(FakeEngine(MODEL, tree=True), settings_of())
+        draft = DraftLoop(drafters, both.pool, clock_ns=lambda: now)
 
-        def step_at(now: int) -> None:
-            clock.now = now
-            both.draft.step()
-
-        def idle() -> int:
+        def idle_at(moment: int) -> int:
+            nonlocal now
+            now = moment
+            draft.step()
             return int(both.pool.header["draft_waiting_ns"][0])
 
-        request = request_of([3, 1, 4, 1, 5], 8, "draft_then_verify", gamma=1)
-        step_at(0)
-        step_at(1_000)
-        assert idle() == 0, "nothing was open"
-        stream = both.open(request)
-        step_at(2_000)  # the pass of γ = 1
-        assert idle() == 0
-        assert DraftActivity.told_by(both.pool) == DraftActivity.told_in(both.draft.times)
-        assert both.draft.times.passes == 1
-        step_at(3_000)  # waits from here on
-        step_at(3_500)
-        assert idle() == 500, "told while it waits"
+        assert [idle_at(0), idle_at(1_000)] == [0, 0], "nothing was open"
+        stream = both.open(request_of([3, 1, 4, 1, 5], 8, "draft_then_verify", gamma=1))
+        assert idle_at(2_000) == 0, "the pass of γ = 1"
+        assert DraftActivity.told_by(both.pool) == DraftActivity.told_in(draft.times)
+        assert draft.times.passes == 1
+        assert [idle_at(3_000), idle_at(3_500)] == [0, 500], "told while it waits"
         stream.slot.close()
-        step_at(4_000)
-        assert idle() == 1_000
-        step_at(90_000)
-        assert idle() == 1_000, "the time between requests is nobody's"
+        assert idle_at(4_000) == idle_at(90_000) == 1_000, "the time between requests is nobody's"
 
 
 @pytest.mark.parametrize("task", [TASK, SAMPLED], ids=["greedy", "sampled"])

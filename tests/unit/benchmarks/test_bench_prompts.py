@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from bench.command import app
 from bench.prompts import PromptsError, check_room, read_prompts
 from bench.questions import KINDS, Question, questions
-from card.settings import REPOSITORY_ROOT, LimitSettings
+from card.settings import LimitSettings
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 
@@ -51,18 +51,6 @@ def test_a_chat_is_rendered_by_the_template_that_is_given(tmp_path: Path) -> Non
 
     with pytest.raises(PromptsError, match="line 1: roles must alternate"):
         read_prompts(file, TOKENIZER, render=refuse)
-
-
-def test_the_suites_prompts_fit_and_hold_both_collections() -> None:
-    file = REPOSITORY_ROOT / "benchmarks/prompts/suite.jsonl"
-    prompts = read_prompts(file, TOKENIZER, render=lambda talk: talk[0]["content"])
-    check_room(prompts, 128, LimitSettings())
-    categories = Counter(prompt.category for prompt in prompts)
-    assert categories["HumanEval"] >= 20
-    chats = {name: count for name, count in categories.items() if name.startswith("SpecBench/")}
-    assert len(chats) == 13
-    assert min(chats.values()) >= 2
-    assert {prompt.category.split("/")[0] for prompt in prompts[:2]} == {"HumanEval", "SpecBench"}
 
 
 @pytest.mark.parametrize(

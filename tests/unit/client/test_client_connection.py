@@ -51,7 +51,11 @@ async def test_no_proxy_stands_between_a_client_and_its_own_machine(
     for host in ("127.0.0.1", "localhost"):
         async with CardClient(f"{host}:{triton.address.rpartition(':')[2]}") as client:
             await client.generate(REQUEST)
-    assert ("grpc.enable_http_proxy", 0) in channel_options("[::1]:8001")
+    options = dict(channel_options("[::1]:8001"))
+    assert options["grpc.enable_http_proxy"] == 0
+    # By itself gRPC waits up to two minutes, the longer the longer a server was away.
+    assert int(options["grpc.max_reconnect_backoff_ms"]) <= 1000
+    assert int(options["grpc.max_receive_message_length"]) > 1 << 30
     for elsewhere in ("example.com:8001", "dns:///10.0.0.1:8001", "127.0.0.1.example.com:8001"):
         assert ("grpc.enable_http_proxy", 0) not in channel_options(elsewhere)
 
@@ -67,37 +71,6 @@ async def test_requests_take_turns_on_all_addresses_only_when_asked_to(balanced:
                 if one.requests and other.requests:
                     break
         assert bool(one.requests and other.requests) == balanced
-
-
-@pytest.mark.parametrize("balanced", [True, False])
-async def test_a_server_that_was_away_is_tried_again_within_a_second(
-    triton: TritonDouble, monkeypatch: pytest.MonkeyPatch, balanced: bool
-) -> None:
-    """By itself gRPC waits up to two minutes, the longer the longer a server was away."""
-    seen: dict[str, int] = {}
-    insecure_channel = grpc.aio.insecure_channel
-
-    def watched(address: str, options: list[tuple[str, int]], **others: object) -> object:
-        seen.update(options)
-        return insecure_channel(address, options, **others)
-
-    monkeypatch.setattr(grpc.aio, "insecure_channel", watched)
-    async with CardClient(triton.address, balanced=balanced) as client:
-        await client.generate(REQUEST)
-    assert seen["grpc.max_reconnect_backoff_ms"] <= 1000
-    assert seen["grpc.max_receive_message_length"] > 1 << 30
-
-
-async def test_health_tells_ready_and_every_model(triton: TritonDouble) -> None:
-    async with CardClient(triton.address) as client:
-        health = await client.health()
-        assert (health.live, health.ready) == (True, True)
-        assert [(m.name, m.state, m.reason) for m in health.models] == [
-            ("ensemble", "READY", ""),
-            ("draft", "UNAVAILABLE", "unloaded"),
-        ]
-        triton.models_ready["ensemble"] = False
-        assert not (await client.health()).ready
 
 
 @pytest.mark.parametrize("index_is_private", [True, False])
@@ -126,31 +99,6 @@ def test_an_address_may_leave_out_the_port_and_one_that_is_none_is_refused() -> 
                 "host:1:2"):  # fmt: skip
         with pytest.raises(CardError, match="INVALID_ARGUMENT: url is"):
             CardClient(url)
-
-
-async def test_tls_files_reach_the_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = {name: tmp_path / f"{name}.pem" for name in ("ca", "cert", "key")}
-    for name, path in files.items():
-        path.write_text(name)
-    given: dict[str, bytes] = {}
-    credentials = grpc.ssl_channel_credentials
-
-    def recorded(**parts: bytes) -> grpc.ChannelCredentials:
-        given.update(parts)
-        return credentials()
-
-    monkeypatch.setattr(grpc, "ssl_channel_credentials", recorded)
-    with served() as plain:
-        async with CardClient(plain.address, tls=Tls(**files)) as client:
-            with pytest.raises(CardError, match="TLS"):
-                await client.generate(REQUEST)
-    assert given == {
-        "root_certificates": b"ca",
-        "certificate_chain": b"cert",
-        "private_key": b"key",
-    }
 
 
 def test_tls_files_that_are_missing_or_alone_are_refused(tmp_path: Path) -> None:

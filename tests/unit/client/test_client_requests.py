@@ -229,24 +229,6 @@ async def test_a_stream_that_failed_and_does_not_end_is_cancelled(triton: Triton
     assert triton.wait_until_client_left()
 
 
-async def test_an_error_in_mid_stream_comes_after_the_deltas(triton: TritonDouble) -> None:
-    triton.answer = lambda request: [
-        response(text_output="x", finish_reason=""),
-        refusal("UNAVAILABLE: the target model stopped"),
-    ]
-    texts = []
-
-    async def read(client: CardClient) -> None:
-        async for delta in client.stream(REQUEST):
-            texts.append(delta.text)
-
-    async with CardClient(triton.address) as client:
-        with pytest.raises(CardError) as caught:
-            await read(client)
-    assert texts == ["x"]
-    assert caught.value.code == "UNAVAILABLE"
-
-
 @pytest.mark.parametrize("answer", [[], [response(text_output="x", finish_reason="")]])
 async def test_a_stream_that_just_ends_is_never_taken_for_a_text(
     triton: TritonDouble, answer: list[Any]

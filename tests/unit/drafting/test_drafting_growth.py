@@ -6,18 +6,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import fake_engine
 import pytest
 from fake_engine import EMPTY_PATH, FakeEngine, FakeModel
 from one_process import GREEDY, OneProcess, autoregressive, request_of, settings_of
 
 from card.cache import ROOT, SlotRequest, Tree
 from card.sampling import SamplingParameters
-from card.speculation.drafters import DraftedSession
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
-from card.speculation.drafters.tree import TreeDrafter
 from card.speculation.pacing import PACINGS
-from card.speculation.tree import GrowingTree, Nodes, ReRoot
+from card.speculation.tree import GrowingTree, Nodes
 
 MODEL = FakeModel(agreement=0.9)
 SAMPLED = SamplingParameters(temperature=0.9, seed=3)
@@ -147,34 +144,25 @@ def test_every_growth_rule_is_of_use(growth: str, parameters: SamplingParameters
         assert counters.layers >= counters.lost_layers > 0
 
 
-def test_shared_nodes_save_rows_of_draft_passes_and_commits_run_through_copies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Models that look at the last token alone: whatever ends alike goes on alike."""
-    of_path = fake_engine.extended
-    monkeypatch.setattr(fake_engine, "extended", lambda _, token: of_path(EMPTY_PATH, token))
-    through_copies = 0
-    commit = TreeDrafter.commit
+class LastTokenAlone(FakeModel):
+    """Whatever ends alike goes on alike."""
 
-    def watched(drafter: TreeDrafter, session: DraftedSession, re_root: ReRoot) -> None:
-        nonlocal through_copies
-        entry = drafter._branches[session.number].entry
-        through_copies += UNEXPANDED in [entry[node] for node in re_root.path[:-1]]
-        commit(drafter, session, re_root)
+    def extended(self, path: int, token: int) -> int:
+        return super().extended(EMPTY_PATH, token)
 
-    monkeypatch.setattr(TreeDrafter, "commit", watched)
-    wanted, rows, steps = request("graph"), {}, {}
+
+def test_shared_nodes_save_rows_of_draft_passes_and_commits_run_through_copies() -> None:
+    model, wanted, rows, steps = LastTokenAlone(), request("graph"), {}, {}
     for shared_tokens in (1, 8):
-        target, draft = FakeEngine(FakeModel(), tree=False), FakeEngine(FakeModel(), tree=True)
+        target, draft = FakeEngine(model, tree=False), FakeEngine(model, tree=True)
         with OneProcess(target, draft, settings_of(shared_tokens=shared_tokens)) as both:
             stream = both.open(wanted)
-            assert both.run([stream], draft_steps=3) == [autoregressive(FakeModel(), wanted)]
+            assert both.run([stream], draft_steps=3) == [autoregressive(model, wanted)]
             rows[shared_tokens] = sum(len(batch[0].tokens) for batch in draft.batches)
             steps[shared_tokens] = stream.counters.steps
             assert (stream.counters.saved_rows > 0) == (shared_tokens == 1)
     assert rows[1] < rows[8]
     assert steps[1] <= steps[8]
-    assert through_copies
 
 
 def test_a_pacing_comes_with_its_growth_rule_unless_the_request_names_one() -> None:

@@ -62,11 +62,6 @@ def test_padding_may_differ_and_is_noted(tmp_path: Path, draft_size: int, target
     assert found.proposed.tolist() == [identity < target_size for identity in range(draft_size)]
 
 
-def test_a_word_that_the_smaller_model_has_no_id_for_is_refused(tmp_path: Path) -> None:
-    draft = model(tmp_path / "draft", size=2)
-    assert "token 'ab' is id 2" in refusal(draft, model(tmp_path / "target"))
-
-
 def test_tokens_beside_the_words_may_be_had_by_one_alone(tmp_path: Path) -> None:
     ours = BPE | {"[PAD3]": 3, "<|reserved_special_token_0|>": 4, "<both>": 5}
     draft = model(tmp_path / "draft", ours, size=8, added=[{"content": "<ours>", "id": 6}])
@@ -78,25 +73,24 @@ def test_tokens_beside_the_words_may_be_had_by_one_alone(tmp_path: Path) -> None
     assert "only one of them has a token for 4 ids (3, 4, 6, 8)" in found.note
 
 
-def test_added_tokens_of_other_text_behind_one_id_are_refused(tmp_path: Path) -> None:
-    draft = model(tmp_path / "draft", size=4, added=[{"content": "<ours>", "id": 3}])
-    target = model(tmp_path / "target", size=4, added=[{"content": "<theirs>", "id": 3}])
-    assert "id 3 is '<theirs>'" in refusal(draft, target)
+OURS, THEIRS = ([{"content": text, "id": 3}] for text in ("<ours>", "<theirs>"))
 
 
 @pytest.mark.parametrize(
-    ("draft", "named"),
+    ("draft", "target", "named"),
     [
-        ({"a": 1, "b": 0, "ab": 2}, "token 'a' is id 0"),
-        ({"a": 0, "b": 1, "xy": 2}, "token 'ab' is id 2"),
-        (BPE | {"extra": 3}, "'extra'"),
+        ({"vocab": {"a": 1, "b": 0, "ab": 2}}, {}, "token 'a' is id 0"),
+        ({"vocab": {"a": 0, "b": 1, "xy": 2}}, {}, "token 'ab' is id 2"),
+        ({"vocab": BPE | {"extra": 3}}, {}, "'extra'"),
+        ({"size": 2}, {}, "token 'ab' is id 2"),
+        ({"size": 4, "added": OURS}, {"size": 4, "added": THEIRS}, "id 3 is '<theirs>'"),
     ],
-    ids=["swapped", "replaced", "added"],
+    ids=["swapped", "replaced", "added", "no id", "other added tokens"],
 )
-def test_the_same_size_with_other_ids_is_refused_by_the_first_difference(
-    tmp_path: Path, draft: dict[str, int], named: str
+def test_other_ids_are_refused_by_the_first_difference(
+    tmp_path: Path, draft: dict[str, Any], target: dict[str, Any], named: str
 ) -> None:
-    message = refusal(model(tmp_path / "draft", draft), model(tmp_path / "target"))
+    message = refusal(model(tmp_path / "draft", **draft), model(tmp_path / "target", **target))
     assert "share a vocabulary" in message
     assert named in message
 

@@ -35,29 +35,6 @@ def test_defaults_run_the_chat_pair_on_a_processor() -> None:
     assert settings.decoding == "auto"
 
 
-def test_the_file_sets_what_it_names_and_nothing_else(write: Write) -> None:
-    settings = load_settings(
-        write(
-            """
-            target: {path: /models/large, dtype: bfloat16, threads: 3}
-            speculation: {rows: 12, growth: layered, query: subtree}
-            limits:
-              max_tokens: 300
-            serving: {triton_arguments: [--log-verbose=1]}
-            """
-        )
-    )
-    default = load_settings()
-    assert settings.target.path == Path("/models/large")
-    assert (settings.target.dtype, settings.target.threads) == ("bfloat16", 3)
-    assert (settings.speculation.rows, settings.speculation.query) == (12, "subtree")
-    assert settings.limits == default.limits.model_copy(
-        update={"max_tokens": 300, "default_max_tokens": 300}
-    )
-    assert settings.serving.triton_arguments == ("--log-verbose=1",)
-    assert (settings.draft, settings.cache) == (default.draft, default.cache)
-
-
 def test_the_environment_names_the_file_and_overrides_single_fields_and_a_call_both(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -264,12 +264,6 @@ def test_the_command_makes_a_table_of_the_targets_tokens(tmp_path: Path) -> None
     assert len(read_table(output, vocabulary)) > 10
 
 
-def test_the_help_of_the_command_says_what_to_type() -> None:
-    command = [str(REPOSITORY_ROOT / "scripts/ngrams"), "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
-    assert "Usage: scripts/ngrams" in shown.stdout
-
-
 @pytest.mark.parametrize(("name", "why"), [("text.txt", "text in UTF-8"), ("ids.npy", "of ids")])
 def test_the_command_names_the_file_that_holds_no_text(tmp_path: Path, name: str, why: str) -> None:
     file = tmp_path / name

@@ -145,24 +145,6 @@ def test_sentencepiece_deltas_concatenate_to_the_text(
     assert joined(parts) == text_after(tokenizer, prompt, tokens)
 
 
-@pytest.mark.parametrize("decoder", ["llama", "metaspace"])
-def test_a_continuation_keeps_its_leading_space(decoder: str) -> None:
-    detokenizer = Detokenizer(sentencepiece(decoder), pieces("<s>", "▁the"))
-    parts = [detokenizer.push([token], [False]).text for token in pieces("▁cat", "s", "▁sat")]
-    assert parts == [" cat", "s", " sat"]
-    fresh = Detokenizer(sentencepiece(decoder), pieces("<s>"))
-    assert fresh.push(pieces("▁cat"), [False]).text == "cat", "as the tokenizer begins a text"
-
-
-def test_sentencepiece_bytes_are_held_until_their_run_ends() -> None:
-    detokenizer = Detokenizer(sentencepiece("llama"), pieces("▁the"))
-    run = pieces("<0xE2>", "<0x82>", "<0xAC>")
-    assert detokenizer.push(run, [False] * 3).text == "", "one more byte could still spoil it"
-    assert detokenizer.push(pieces("▁cat"), [False]).text == "€ cat"
-    spoiled = Detokenizer(sentencepiece("llama"), pieces("▁the"))
-    assert joined(deltas(spoiled, [*run, *pieces("<0xFF>", "s")])) == "\ufffd" * 4 + "s"
-
-
 @pytest.mark.parametrize(
     "token", [0x41, 0xFF, 0xF0], ids=["letters", "invalid bytes", "beginnings of characters"]
 )
@@ -235,20 +217,6 @@ def test_only_what_could_begin_a_stop_string_is_held_back(text: str, words: list
         assert emitted == so_far[: len(so_far) - max(beginnings, default=0)]
 
 
-def test_a_stop_string_may_begin_and_end_inside_a_token() -> None:
-    tokens = [*utf8("x"), trained().token_to_id("return"), trained().token_to_id("return")]
-    assert None not in tokens
-    detokenizer = Detokenizer(trained(), [], ["urnre"])
-    parts = [detokenizer.push([token], [True]) for token in tokens if token is not None]
-    assert [part.text for part in parts] == ["x", "ret", ""]
-    assert detokenizer.stopped
-    assert detokenizer.tokens_used == 3
-    later = utf8("more")
-    assert detokenizer.push(later, [True] * 4) == Delta("", 0)
-    assert detokenizer.finish() == Delta("", 0)
-    assert detokenizer.tokens_used == 3
-
-
 def test_what_a_token_has_behind_a_stop_string_is_no_text() -> None:
     """Not even its end, which could have been the beginning of a character."""
     words = Tokenizer(models.WordLevel({"a\ufffd": 0, "b": 1}, unk_token="b"))
@@ -256,13 +224,6 @@ def test_what_a_token_has_behind_a_stop_string_is_no_text() -> None:
     detokenizer = Detokenizer(words, [], ["a"])
     assert detokenizer.push([0], [False]) == detokenizer.finish() == Delta("", 0)
     assert detokenizer.stopped
-
-
-def test_a_stop_string_that_never_completes_is_text() -> None:
-    detokenizer = Detokenizer(trained(), [], ["abcd"])
-    assert detokenizer.push(utf8("xabc"), [True, True, False, True]) == Delta("x", 1)
-    assert detokenizer.finish() == Delta("abc", 1)
-    assert not detokenizer.stopped
 
 
 def test_a_stop_string_can_be_complete_only_at_the_end() -> None:

@@ -78,13 +78,6 @@ def test_a_draft_that_is_always_right_fills_every_row() -> None:
     assert run.ms / run.steps == pytest.approx(14.0)
 
 
-def test_card_never_waits_and_hides_the_draft() -> None:
-    config = Speculation(width=1, depth=32, rows=5, num_draft_tokens=4)
-    card = simulate(text_of("0" * 101), "card", config, machinery())
-    assert card.ms == pytest.approx(card.steps * 10.0)
-    assert card.ms < simulate(text_of("0" * 101), "draft_then_verify", config, machinery()).ms
-
-
 def test_a_draft_that_is_always_wrong_costs_card_nothing_but_the_hidden_passes() -> None:
     text = text_of("." * 41)
     card = simulate(text, "card", Speculation(width=2, rows=4), machinery())

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from real_pair import TARGET, pair_settings
 from typer.testing import CliRunner
 
 from card.serving.requests.vocabulary import Vocabulary
-from card_client import GenerateRequest
 from demonstration import command
 from demonstration.requests import TRIED_PROMPT, TRIED_TOKENS, allowed_tokens, try_line
 
@@ -65,23 +62,3 @@ def test_a_server_takes_no_prompt(option: str) -> None:
 
 def test_a_prompt_that_is_no_text_is_measured_all_the_same() -> None:
     assert allowed_tokens(pair_settings(), "a\udcff", 64) == 64
-
-
-@pytest.mark.parametrize(
-    ("options", "tokens"), [((), 32), (("--max-tokens=40",), 40), (("--max-tokens=8",), 8)]
-)
-def test_a_completion_asks_for_what_is_allowed_unless_told_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], tokens: int
-) -> None:
-    file = tmp_path / "settings.yaml"
-    file.write_text("limits: {max_tokens: 32}", encoding="utf-8")
-    asked: list[Any] = []
-
-    async def compare(_: str, request: GenerateRequest, *__: str) -> None:
-        asked.append(request.max_tokens)
-
-    monkeypatch.setattr(command, "compare", compare)
-    monkeypatch.setattr(command, "SupervisedServer", Mock())
-    monkeypatch.setattr(command, "check_ports", lambda *_: None)
-    ended = CliRunner().invoke(command.app, ["a prompt", f"--settings={file}", *options])
-    assert (ended.exit_code, asked) == (0, [tokens]), ended.output

@@ -15,7 +15,6 @@ from loading.folder import results_folder
 from loading.perf_analyzer import (
     NothingMeasuredError,
     PerfAnalyzerError,
-    asked_directly,
     measure,
     texts_ns,
 )
@@ -95,15 +94,3 @@ def test_a_level_at_which_no_request_ended_is_told_from_a_run_that_failed(
     with pytest.raises(PerfAnalyzerError, match=said) as failed:
         measure("localhost:1", [{}], 1, 1.0, tmp_path)
     assert isinstance(failed.value, NothingMeasuredError) == in_vain
-
-
-def test_hosts_that_the_environment_keeps_from_proxies_are_kept_from_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name in ("no_grpc_proxy", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    here = asked_directly()
-    assert "127.0.0.1" in here.split(",")
-    for name, host in (("no_proxy", "triton.internal"), ("no_grpc_proxy", "other.internal")):
-        monkeypatch.setenv(name, host)
-        assert asked_directly() == f"{host},{here}", name

@@ -12,7 +12,6 @@ from real_pair import PAIR, pair_settings
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from bench.drafts import with_small_draft
 from card.loading import load_engine
 from card.serving.supervision.model_files import check_model_files
 from training.batches import corpus_batch
@@ -140,17 +139,6 @@ def test_what_cannot_be_cut_is_refused_and_overwrites_no_model(tmp_path: Path) -
     with pytest.raises(ValueError, match="draft holds something already"):
         cut(draft, draft, [0])
     assert {file.name: file.read_bytes() for file in draft.iterdir()} == before
-
-
-def test_the_benchmark_makes_a_smaller_draft_where_there_is_none(tmp_path: Path) -> None:
-    missing = pair_settings(draft_small={"path": str(tmp_path / "none")})
-    with with_small_draft(missing) as settings:
-        made = settings.draft_small.path
-        assert (made / "model.safetensors").exists()
-    assert not made.exists()
-    there = pair_settings(draft_small={"path": str(PAIR / "draft")})
-    with with_small_draft(there) as settings:
-        assert settings is there
 
 
 def test_a_hierarchy_needs_its_smaller_draft_and_others_do_not(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
@@ -241,27 +241,6 @@ def test_each_divergence_falls_on_each_mixture_of_texts(
     changes = {"divergence": divergence, "on_policy_share": on_policy}
     losses = stages.distil(copied, distilling(**changes), CPU)
     assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
-
-
-def test_the_draft_writes_its_share_of_a_batch_and_only_that_counts(
-    copied: Workplace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = distilling(on_policy_share=0.25, draft_tokens=5)
-    seen: list[tuple[int, ...]] = []
-
-    def watched(
-        target: nn.Module, draft: nn.Module, batch: Tensor, divergence: Divergence, prefix: int
-    ) -> Tensor:
-        seen.append((*batch.shape, prefix))
-        return distance(target, draft, batch, divergence, prefix)
-
-    monkeypatch.setattr(stages, "distance", watched)
-    stages.distil(copied, brief(recipe), CPU)
-    theirs, own = seen
-    assert theirs == (3, RECIPE.context + 1, 1)
-    assert own[0] == 1
-    assert own[1] == own[2] + 5
-    assert recipe.distillation.shortest_prefix <= own[2] <= recipe.distillation.longest_prefix
 
 
 def test_the_drafts_texts_are_the_drafts(pair: Pair) -> None:

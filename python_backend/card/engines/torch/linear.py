@@ -35,12 +35,16 @@ if can_pack():
 class Linear:
     """``y = x W^T + b`` with W [outputs, inputs] packed where possible."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, in_tiles: bool | None = None
+    ) -> None:
+        """`in_tiles`: whether the processor multiplies bfloat16 so; None: as this one does."""
         self._bias = bias
         self._packed = can_pack()
         self._weight = weight
-        tiles = weight.dtype is torch.bfloat16 and multiplies_in_tiles()
-        self._most_rows = _MOST_ROWS_BESIDE_TILES if tiles else sys.maxsize
+        in_tiles = multiplies_in_tiles() if in_tiles is None else in_tiles
+        beside_tiles = in_tiles and weight.dtype is torch.bfloat16
+        self._most_rows = _MOST_ROWS_BESIDE_TILES if beside_tiles else sys.maxsize
         if self._packed:
             self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
 

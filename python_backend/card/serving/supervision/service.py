@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -64,6 +65,8 @@ class Service:
         model_repository: Path,
         install: TritonInstall,
         run_directory: RunDirectory,
+        start_server: Callable[..., TritonProcess] = TritonProcess,
+        start_guard: Callable[..., GuardProcess] = GuardProcess,
     ) -> None:
         """Start the server under a header that nobody else knows; it is not ready yet.
 
@@ -109,9 +112,9 @@ class Service:
         variables[SETTINGS_VARIABLE] = str(run_directory.settings)
         environment = install.environment(without_settings(os.environ)) | variables
         with ExitStack() as started:
-            self.server = TritonProcess(command, environment, run_directory.region_prefix)
+            self.server = start_server(command, environment, run_directory.region_prefix)
             started.callback(self.server.kill)
-            self.guard = GuardProcess(settings, socket) if serving.guard else None
+            self.guard = start_guard(settings, socket) if serving.guard else None
             started.pop_all()
         self._notices = Notices(notices)
         self._retired = False

@@ -47,6 +47,8 @@ class Supervisor:
         model_repository: Path,
         stop_requests: StopRequests,
         clock: Callable[[], float] = time.monotonic,
+        start_service: Callable[..., Service] = Service,
+        look_s: float = LOOK_S,
     ) -> None:
         """Bind the health port, sweep what dead supervisors left and find the server.
 
@@ -56,6 +58,8 @@ class Supervisor:
         self._model_repository = model_repository
         self._stop_requests = stop_requests
         self._clock = clock
+        self._start_service = start_service
+        self._look_s = look_s
         serving, directory = settings.serving, settings.cache.directory
         self._policy = RecoveryPolicy(
             engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
@@ -93,7 +97,7 @@ class Supervisor:
             if self._stop_requests.wait_for(1, 0.0):
                 return
             service = self._start_again_after(CrashError)
-            while not self._stop_requests.wait_for(1, LOOK_S):
+            while not self._stop_requests.wait_for(1, self._look_s):
                 service = self._look_around(service)
             if service.has_served:
                 self._drain(service)
@@ -103,7 +107,7 @@ class Supervisor:
     def _start(self) -> Service:
         """Start the server and wait until all models serve, or until `stop`."""
         try:
-            service = self._service = Service(
+            service = self._service = self._start_service(
                 self._settings,
                 self._model_repository,
                 self._install,
@@ -119,7 +123,7 @@ class Supervisor:
             self._tend_guard(service)
             concealed = concealed or service.conceal_header()
             self._publish(service, service.sights(), "starting")
-            if self._stop_requests.wait_for(1, LOOK_S):
+            if self._stop_requests.wait_for(1, self._look_s):
                 return service
         service.has_served = True
         self._policy.server_started()
@@ -178,7 +182,7 @@ class Supervisor:
                 _tell_cut_off(0, f"no session for {CALM_S:g} s, yet Triton holds a model")
                 return
             sights = service.sights()
-            if self._stop_requests.wait_for(2, LOOK_S):
+            if self._stop_requests.wait_for(2, self._look_s):
                 _tell_cut_off(open_sessions, "there was another signal to stop")
                 return
             if reason := self._reloads.heal(service, sights):

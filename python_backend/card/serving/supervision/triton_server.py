@@ -133,7 +133,7 @@ def find_triton(
     )
 
 
-def wheel_install(runtime_directory: Path) -> TritonInstall:
+def wheel_install(runtime_directory: Path, numpy: str | None = None) -> TritonInstall:
     """The server inside the installed `nvidia-pytriton` wheel, whose Python backend cannot read
     strings of NumPy 2; that of a container can since 24.11."""
     specification = importlib.util.find_spec("pytriton")
@@ -142,7 +142,7 @@ def wheel_install(runtime_directory: Path) -> TritonInstall:
             f"no Triton server: {SYSTEM_ROOT}/bin/tritonserver does not exist and nvidia-pytriton "
             "is not installed in this environment; run scripts/setup"
         )
-    if problem := check_numpy():
+    if problem := check_numpy(numpy):
         raise TritonNotFoundError(problem)
     package = Path(specification.origin).parent
     root = package / "tritonserver"

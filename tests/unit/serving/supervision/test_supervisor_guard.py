@@ -33,7 +33,7 @@ ENDS = "raise SystemExit(2)"
 SERVING = ServingSettings(guard=True, engine_timeout_s=2.0)
 SETTINGS = Settings(serving=SERVING)
 
-Start = Callable[[str], GuardProcess]
+Start = Callable[..., GuardProcess]
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ToldClock) -> 
     started: list[GuardProcess] = []
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
-    def begin(program: str) -> GuardProcess:
+    def begin(program: str, **threads: Thread) -> GuardProcess:
         (tmp_path / f"{PROGRAM}.py").write_text(program)
-        calm = Starvation(threads=lambda pid: {})
-        started.append(GuardProcess(SETTINGS, tmp_path / "grpc:1", clock, calm))
+        starvation = Starvation(lambda pid: dict(enumerate(threads.values())), clock)
+        started.append(GuardProcess(SETTINGS, tmp_path / "grpc:1", clock, starvation))
         return started[-1]
 
     yield begin
@@ -109,13 +109,9 @@ def test_one_that_served_before_is_started_again_soon(start: Start, clock: ToldC
         assert guard.replace() is not None
 
 
-def test_one_that_gets_no_processor_is_left_alone(
-    start: Start, clock: ToldClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guard = start(BEATS_ONCE)
+def test_one_that_gets_no_processor_is_left_alone(start: Start, clock: ToldClock) -> None:
+    guard = start(BEATS_ONCE, main=Thread(1, 0, is_ready=True))
     hear(guard)
-    starved = Starvation(lambda pid: {pid: Thread(1, 0, is_ready=True)}, clock)
-    monkeypatch.setattr(guard, "_starvation", starved)
     pass_time(guard, clock, SERVING.engine_timeout_s + 5)
     assert (guard.condition, guard.replace()) == ("well", None)
 

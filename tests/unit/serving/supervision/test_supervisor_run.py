@@ -5,88 +5,51 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from told_clock import ToldClock
 
-from card.serving.supervision import service as service_module
-from card.serving.supervision import supervisor as module
 from card.serving.supervision.policy import ProcessState, ServerSight, Sight
-from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.service import Service
 from card.serving.supervision.startup import ShortageError
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.supervision.supervisor import LOOK_S, Supervisor
-from card.serving.supervision.triton_server import find_triton
 from card.settings import Settings, load_settings
-
-
-class FakeTriton:
-    """Remembers which were started and killed."""
-
-    started = 0
-    killed = 0
-    pid = os.getpid()
-
-    def __init__(self, *_: object) -> None:
-        FakeTriton.started += 1
-
-    def kill(self) -> None:
-        FakeTriton.killed += 1
-
-
-def no_process(*_: object) -> None:
-    raise BlockingIOError(11, "Resource temporarily unavailable")
+from loading.supervised import reserved_ports
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Settings:
+def guarded(tmp_path: Path) -> Iterator[Settings]:
     file = tmp_path / "settings.yaml"
     binary = tmp_path / "opt/bin/tritonserver"
     stub = tmp_path / "opt/backends/python/triton_python_backend_stub"
     for program in (binary, stub):
         program.parent.mkdir(parents=True)
         program.touch(0o755)
-    file.write_text(
-        f"cache: {{directory: {tmp_path}}}\nserving: {{guard: true, tritonserver: {binary}}}"
-    )
-    return load_settings(file)
+    with reserved_ports(1) as (port,):
+        file.write_text(
+            f"cache: {{directory: {tmp_path}}}\n"
+            f"serving: {{guard: true, tritonserver: {binary}, health_port: {port}}}"
+        )
+        yield load_settings(file)
 
 
-@pytest.fixture(autouse=True)
-def no_guard_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HealthServer", lambda *_, **__: HealthNobodyAsks())
-    monkeypatch.setattr(FakeTriton, "started", 0)
-    monkeypatch.setattr(FakeTriton, "killed", 0)
-    monkeypatch.setattr(service_module, "TritonProcess", FakeTriton)
-    monkeypatch.setattr(service_module, "GuardProcess", no_process)
-
-
-def test_a_server_whose_guard_cannot_be_started_is_killed(
-    guarded: Settings, tmp_path: Path
-) -> None:
-    server = guarded.serving.tritonserver
-    assert server is not None
-    with pytest.raises(OSError, match="temporarily unavailable"):
-        Service(guarded, tmp_path, find_triton(tmp_path, server), RunDirectory(tmp_path))
-    assert (FakeTriton.started, FakeTriton.killed) == (1, 1)
-
-
-class HealthNobodyAsks:
-    def publish(self, health: object) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def test_the_first_start_gives_up_and_says_why(
+def test_a_server_whose_guard_cannot_be_started_is_killed_and_the_start_says_why(
     guarded: Settings,
 ) -> None:
-    supervisor = Supervisor(guarded, Path(), StopRequests())
+    server = Mock(pid=os.getpid())
+    full = Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable"))
+    start = partial(Service, start_server=lambda *_: server, start_guard=full)
+    supervisor = Supervisor(guarded, Path(), StopRequests(), start_service=start)
     with pytest.raises(ShortageError, match=r"the server cannot be started: .*unavailable"):
         supervisor.run()
-    assert FakeTriton.killed == FakeTriton.started == 1
+    server.kill.assert_called_once_with()
 
 
 class FakeService:
@@ -147,16 +110,16 @@ class FakeService:
 )
 def test_a_service_that_is_to_stop_waits_for_what_is_open_and_not_for_ever(
     guarded: Settings,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    service: FakeService,
+    service: Any,
     told: list[tuple[str, str]],
 ) -> None:
-    monkeypatch.setattr(module, "Service", lambda *_: service)
     serving = guarded.serving.model_copy(update={"drain_s": 3.0})
     settings = guarded.model_copy(update={"serving": serving})
     with caplog.at_level(logging.INFO, "card"):
-        Supervisor(settings, Path(), service.stop, service.clock).run()
+        Supervisor(
+            settings, Path(), service.stop, service.clock, lambda *_: service, look_s=0.0
+        ).run()
     events = [
         (record.msg, getattr(record, "fields", {}).get("reason")) for record in caplog.records
     ]

@@ -64,13 +64,15 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         self._passes: OrderedDict[FixedShape, StaticPass] = OrderedDict()
 
     @classmethod
-    def load(cls, directory: Path, options: EngineOptions) -> CapturedEngine:
+    def load(
+        cls, directory: Path, options: EngineOptions, devices: Devices | None = None
+    ) -> CapturedEngine:
         """Load a Hugging Face directory onto `options.device`.
 
         Raises `EngineError` before anything is loaded if the device is not there, does not compute
         in the dtype or has too little free memory, and later for files that do not fit.
         """
-        devices = Devices.seen()
+        devices = devices or Devices.seen()
         device = choose_device(options.device, devices)
         dtype = choose_dtype(options.dtype, device, devices)
         architecture = read_architecture(directory)

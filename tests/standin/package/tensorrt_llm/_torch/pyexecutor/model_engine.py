@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from unittest.mock import patch
-
 from numpy.typing import NDArray
 
-from card import loading
 from card.engines import Engine, SequenceTokens
 from card.engines.row_costs import RowCosts
-from card.loading import load_engine
+from card.loading import Examination, load_engine
 from card.settings import load_settings
 from tensorrt_llm.llmapi.llm_args import TorchLlmArgs
 
@@ -30,8 +27,8 @@ class ModelEngine:
             limits={"context_tokens": args.max_seq_len},
         )
         # Its scheduler does not ask what passes cost, so nobody measures it.
-        with patch.object(loading, "measure_row_costs", return_value=RowCosts({1: 1.0})):
-            self._engine: Engine = load_engine(settings, "target")
+        unmeasured = Examination(measure_row_costs=lambda _: RowCosts({1: 1.0}))
+        self._engine: Engine = load_engine(settings, "target", examination=unmeasured)
 
     @property
     def vocabulary(self) -> int:
