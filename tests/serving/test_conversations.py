@@ -75,6 +75,19 @@ async def test_five_turns_have_the_same_text_and_log_probabilities(
     await server.until(lambda: told() == [len(TURNS), sum(others)], "all is counted")
 
 
+async def test_several_texts_of_a_prompt_read_it_once(server: RunningService) -> None:
+    salt = "several texts"
+    before = gained(server, "hits", "card")
+    with running_gateway(server) as door:
+        answer = door.client().completions.create(
+            model=MODEL, prompt=OPENING, n=4, max_tokens=4, extra_body={"cache_salt": salt}
+        )
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.usage.prompt_tokens_details.cached_tokens == 0
+    await server.until(lambda: gained(server, "hits", "card") == before + 3, "three are counted")
+
+
 async def test_tenants_share_nothing_where_they_are_isolated(start_service: StartService) -> None:
     with start_service({"cache": {"isolated": True}}) as service, running_gateway(service) as door:
         client = door.client()

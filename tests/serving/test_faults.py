@@ -92,6 +92,12 @@ async def ended(service: RunningService, outcome: str, before: float = 0) -> Non
     await service.until(lambda: not any(map(is_busy, each_twice)), "card and the server rest")
 
 
+def found_out(service: RunningService) -> dict[str, int]:
+    """The files of what its models found out at load, in its run directory, and when written."""
+    files = service.settings.cache.directory.glob("card_run_*/calibration/*.json")
+    return {file.name: file.stat().st_mtime_ns for file in files}
+
+
 def is_busy(pid: int) -> bool:
     """Whether a thread of this process runs, or waits for a core."""
     try:
@@ -102,6 +108,23 @@ def is_busy(pid: int) -> bool:
 
 
 # --- who comes back -----------------------------------------------------------------------------
+
+
+@KEEPS_THE_SERVER
+async def test_engines_come_back_without_a_new_server(service: RunningService) -> None:
+    await service.outlast_probation(time.monotonic())  # what another test struck
+    server = service.server_pid
+    known = found_out(service)
+    assert {name.partition("-")[0] for name in known} == {"draft", "target"}
+    victims = {engine: service.pid_of(engine) for engine in ENGINES}
+    for victim in victims.values():
+        os.kill(victim, signal.SIGKILL)
+    for victim in victims.values():
+        await service.until_back_without(victim)
+    await service.until_speculates(PROMPTS[0])
+    assert service.server_pid == server
+    assert found_out(service) == known, "what was found out at the start was believed"
+    assert len(Traces.of(service).paths()) == TRACES
 
 
 @KEEPS_THE_SERVER

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+import re
+from typing import Annotated, Any, Literal
 
+import openai
 import pytest
+from pydantic import BaseModel, Field
+from running_doors import MODEL, running_gateway
 from running_service import Refused, RunningService
 
 from card_gateway.tools.definitions import Tool, tool_use
@@ -57,6 +61,37 @@ async def test_eight_guided_streams_write_what_the_target_alone_writes(
         assert list(json.loads(text)) == SCHEMA["required"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "guide", "pattern"),
+    [
+        ("regex", "[0-9]{3}-[a-f]{2}", "[0-9]{3}-[a-f]{2}"),
+        ("ebnf_grammar", 'root ::= ("up" | "down") " " [0-9]', "(up|down) [0-9]"),
+        ("choice", '["yes", "no"]', "yes|no"),
+        ("json", None, None),
+    ],
+)
+async def test_every_kind_of_guide_is_kept(
+    server: RunningService, kind: str, guide: str | None, pattern: str | None
+) -> None:
+    asked = {} if guide is None else {"guided_decoding_guide": guide}
+    for ending in ({}, {"end_id": -1}):  # a complete guide ends the text
+        (reply,) = await server.ask(
+            text_input="x = ",
+            max_tokens=200,
+            guided_decoding_guide_type=kind,
+            **asked,
+            **ending,
+            temperature=0.9,
+            seed=3,
+        )
+        if pattern is None:
+            if reply.finish_reason == "stop":
+                assert isinstance(json.loads(reply.text), dict | list)
+        else:
+            assert re.fullmatch(pattern, reply.text)
+            assert reply.finish_reason == "stop"
+
+
 async def test_a_guide_that_cannot_be_compiled_harms_nobody(server: RunningService) -> None:
     chain = "".join(f"r{i}: r{i + 1} r{i + 1}\n" for i in range(3000))
     hostile = {
@@ -75,3 +110,28 @@ async def test_a_guide_that_cannot_be_compiled_harms_nobody(server: RunningServi
     streams = asyncio.gather(*(server.text(prompt, max_tokens=64) for prompt in PROMPTS[:4]))
     await asyncio.gather(*(refused(*guide, said) for guide, said in hostile.items()))
     assert all(await streams)
+
+
+def test_a_model_of_pydantic_comes_back_through_the_gateway(server: RunningService) -> None:
+    class Item(BaseModel):
+        title: Annotated[str, Field(max_length=10)]
+        price: Annotated[int, Field(ge=0, le=99)]
+
+    class Order(BaseModel):
+        items: Annotated[list[Item], Field(max_length=2)]
+        note: Literal["fragile"] | None
+
+    talk: Any = [{"role": "user", "content": "Invent an order of two items."}]
+    with running_gateway(server) as gateway:
+        client = gateway.client()
+        parsed = client.chat.completions.parse(
+            model=MODEL, messages=talk, response_format=Order, temperature=0, max_tokens=600
+        )
+        assert isinstance(parsed.choices[0].message.parsed, Order)
+        with pytest.raises(openai.BadRequestError, match="#/properties/a") as caught:
+            client.chat.completions.create(
+                model=MODEL,
+                messages=talk,
+                extra_body={"guided_json": {"properties": {"a": {"type": 1}}}},
+            )
+        assert caught.value.param == "guided_json"

@@ -204,6 +204,28 @@ async def test_a_full_service_refuses_before_a_text_is_tokenized(one_slot: Runni
     assert await service.text("class", max_tokens=4)
 
 
+async def test_all_who_leave_the_queue_together_give_their_places_up(
+    one_slot: RunningService,
+) -> None:
+    """Though no slot becomes free meanwhile, and whatever the order of their signs of life."""
+    service = one_slot
+    before = service.metric("card_rejections_total", reason="cancelled")
+    target = psutil.Process(service.pid_of("target"))
+    target.suspend()
+    streams = [asyncio.create_task(service.ask(**LONG)) for _ in range(1 + QUEUE)]
+    await service.until(lambda: service.metric("card_queued_requests") == QUEUE, "all wait")
+    for task in streams:
+        task.cancel()
+    await asyncio.wait(streams)
+    await service.until(lambda: service.metric("card_queued_requests") == 0, "nobody waits")
+    await service.until(
+        lambda: service.metric("card_rejections_total", reason="cancelled") == before + QUEUE,
+        "all are counted",
+    )
+    target.resume()
+    await free(service)
+
+
 async def test_a_client_that_leaves_the_queue_gives_its_place_up(one_slot: RunningService) -> None:
     """While others before it still wait, and long before anybody's patience ends."""
     service = one_slot
@@ -259,6 +281,14 @@ def test_what_models_found_out_at_load_is_believed_by_the_next_start(
     with start_service({"serving": {"findings": str(tmp_path)}}):
         after = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
     assert after == before
+
+
+def test_models_give_back_what_large_passes_took(server: RunningService) -> None:
+    """The allocator's limits would grow by themselves, and resident memory for a long time."""
+    for model in server.health["models"].values():
+        environment = psutil.Process(model["pid"]).environ()
+        assert int(environment["MALLOC_MMAP_THRESHOLD_"]) < 32 << 20
+        assert int(environment["MALLOC_TRIM_THRESHOLD_"]) < 32 << 20
 
 
 def test_scripts_load_measures_and_keeps_the_raw_figures(

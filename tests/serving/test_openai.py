@@ -217,3 +217,48 @@ def test_an_answer_that_takes_too_long_is_a_gateway_timeout(server: RunningServi
         )
     assert status == 504
     assert json.loads(text)["error"]["type"] == "server_error"
+
+
+CALLS: Any = [
+    {
+        "type": "function",
+        "function": {
+            "name": "set_light",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "room": {"enum": ["kitchen", "bath"]},
+                    "level": {"type": "integer", "minimum": 0, "maximum": 9},
+                },
+                "required": ["room", "level"],
+            },
+        },
+    }
+]
+
+
+def test_a_required_call_is_one_of_the_tools_with_fitting_arguments(client: openai.OpenAI) -> None:
+    written = set()
+    for decoding in ("card", "autoregressive"):
+        asked: Any = {
+            "model": MODEL,
+            "temperature": 0.9,
+            "tool_choice": "required",
+            "parallel_tool_calls": False,
+            "extra_body": {"decoding": decoding, "seed": 7},
+        }
+        whole = client.chat.completions.create(messages=TALK, tools=CALLS, **asked).choices[0]
+        assert whole.finish_reason == "tool_calls"
+        (call,) = whole.message.tool_calls or []
+        assert call.type == "function"
+        assert call.function.name == "set_light"
+        with client.chat.completions.stream(messages=TALK, tools=CALLS, **asked) as stream:
+            (streamed,) = stream.get_final_completion().choices[0].message.tool_calls or []
+        tools: Any = [{"type": "function", **CALLS[0]["function"]}]
+        (item,) = client.responses.create(input=TALK, tools=tools, **asked).output
+        assert item.type == "function_call"
+        written |= {call.function.arguments, streamed.function.arguments, item.arguments}
+    (arguments,) = map(json.loads, written)
+    assert list(arguments) == ["room", "level"]
+    assert arguments["room"] in ("kitchen", "bath")
+    assert arguments["level"] in range(10)

@@ -80,6 +80,16 @@ def test_the_calls_of_tensorrt_llms_grpc_client_work(
     assert text.startswith(PROMPT) is not streaming
 
 
+def test_curl_on_generate_stream_gets_an_event_per_delta_and_on_generate_one_text(
+    server: RunningService,
+) -> None:
+    events = server.generate_stream(text_input=PROMPT, max_tokens=48, stream=True)
+    status, whole = server.generate(text_input=PROMPT, max_tokens=48)
+    assert (status, whole["finish_reason"]) == (200, "length")
+    assert len(events) > 1
+    assert "".join(event["text_output"] for event in events) == whole["text_output"]
+
+
 def test_grpc_infer_without_a_stream_says_that_the_model_is_decoupled(
     server: RunningService,
 ) -> None:
