@@ -14,7 +14,7 @@ from running_doors import running_guard
 from running_service import RunningService
 
 SEED = 20
-REQUESTS = 200
+REQUESTS = 100
 EXAMPLES = {"pool files": 30}
 """Of boundaries where one input takes long; 100 of the others."""
 
