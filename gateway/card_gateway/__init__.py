@@ -10,7 +10,9 @@
 `template`   the chat template of the model: messages and tools become one prompt
 `tools`      functions that the model may call
 `responses`  `/v1/responses`: the same chats in other words
-`generation` the text of one request with its tokens, cancelled when its client leaves
+`generation` the text of one request, cancelled when its client leaves
+`details`    tokens and their log-probabilities, as Triton tells them
+`protocol`   HTTP that nobody answers behind a refusal
 `several`    several texts of one request, side by side
 `tokens`     the texts of tokens, in log-probabilities and in what speculation did
 `scores`     how log-probabilities are told

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from card_client import CardError, Tls
 from card_client.chat_template import ChatTemplateError
 from card_gateway.app import Gateway, create_app
+from card_gateway.protocol import Http
 from card_guard.descriptors import allow_descriptors
 
 KEY_VARIABLE = "CARD_GATEWAY_API_KEY"
@@ -126,13 +126,3 @@ def _is_loopback(host: str) -> bool:
 
 def _say(line: str) -> None:
     typer.echo(line, err=True)
-
-
-class Http(H11Protocol):
-    """Where a body turns out not to be HTTP, uvicorn answers 400 by itself. Whoever was to answer
-    the request would fail when he tries, and each time leave a traceback in the log."""
-
-    def send_400_response(self, msg: str) -> None:
-        super().send_400_response(msg)
-        if self.cycle is not None:
-            self.cycle.disconnected = True

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from card_gateway.generation import Piece, ScoredToken
+from card_gateway.details import ScoredToken
+from card_gateway.generation import Piece
 from card_gateway.tokens import TokenTexts
 
 Json = dict[str, Any]

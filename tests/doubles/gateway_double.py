@@ -16,7 +16,7 @@ import uvicorn
 from client_double import TritonDouble, response, served
 
 from card_gateway import Gateway, create_app
-from card_gateway.command import Http
+from card_gateway.protocol import Http
 
 PROMPT: dict[str, Any] = {"model": "ensemble", "prompt": "def f("}
 CHAT: dict[str, Any] = {"model": "ensemble", "messages": [{"role": "user", "content": "hello"}]}

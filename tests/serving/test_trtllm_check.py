@@ -13,7 +13,8 @@ from pathlib import Path
 from real_pair import DRAFT, TARGET
 
 from card.settings import REPOSITORY_ROOT
-from trtllm.report import Check, Installation, Report
+from trtllm.installation import Installation
+from trtllm.report import Check, Report
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
 from installation import install, make_environment

@@ -3,6 +3,7 @@
 command      the command line: which phases run in which order, and the verdict
 phases       what each phase checks or times
 apart        one phase in a process of its own, ended when its time is over
+environment  one line about the device
 models       the engines that are compared, and the texts they read
 arithmetic   logits against float32 on a processor; rows that do not influence each other
 losslessness every way to decode writes what the target writes alone

@@ -19,9 +19,10 @@ from card.engines import EngineError
 from card.engines.torch.captured.device import Devices, choose_device
 from card.settings import REPOSITORY_ROOT
 from gpu.apart import run_apart
+from gpu.environment import Environment
 from gpu.models import FULL, TINY, bundled_pair
 from gpu.phases import PHASES, USUAL, Job
-from gpu.report import Environment, Found, PhaseRecord, Report, named_by_time
+from gpu.report import Found, PhaseRecord, Report, named_by_time
 
 FAILED, REFUSED = 1, 2
 

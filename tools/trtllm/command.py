@@ -17,9 +17,10 @@ from card_client import CardError
 from importing.checks import PairError
 from loading.service import running_service
 from loading.supervised import SupervisorEndedError
+from trtllm.installation import Installation, is_served_from_here
 from trtllm.own_modes import DRAFT_TARGET, PLAIN, OwnModeError, measure
 from trtllm.pair import Devices, Pair
-from trtllm.report import Check, Installation, Report, Speed, is_served_from_here
+from trtllm.report import Check, Report, Speed
 from trtllm.served import Served
 
 FAILED, REFUSED = 1, 2

@@ -8,8 +8,8 @@
 `guide_check`   guides are tried in another process before a slot is opened
 `vocabulary`    the target's tokens
 `sessions`      slots and the queue in front of them; `waiting`: is a client still there?
-`follower`      the one task that turns commits into responses, woken by a thread that listens
-`streams`       one request's text, gathered for a moment
+`follower`      the one task that turns commits into responses, woken by `listening`
+`streams`       one request's text; `gathering`: for how long it is gathered
 `delta`         what a response says; `details` is its JSON, `trace` what speculation did
 `unary`                           what clients that do not stream send and get
 `remote_request`                  what a device sends that drafts

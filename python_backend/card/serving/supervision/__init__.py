@@ -13,12 +13,16 @@
 `command_line`  takes a secret out of a child's command line
 `stop_requests` requests to stop, as signals make them
 `tether`        ties the life of a child process to its parent's
-`repository`    Triton's model control over HTTP, and the thread that asks whether it serves
+`repository`    Triton's model control over HTTP
+`probe`         asks the server over and over whether it serves
 `guard`         the process in front of gRPC: started, listened to, started again
 `starvation`    which part of a process's silence is due to the machine
 `descriptors`   how many files and connections its processes may have open
 `residue`       what a dead supervisor or stub leaves behind, and its removal
-`health`        what is told to the outside: states, liveness, readiness, metrics
+`user_cache`    where what models found out at load outlives a run
+`sighting`      what is told to the outside: the state of the service and of every model
+`health`        liveness, readiness and metrics for the outside
+`figures`       the supervisor's metrics
 `journal`       one line per event on standard error
 `notices`       what the processes of a service tell each other outside of any request
 `load_failure`  why a model cannot be loaded

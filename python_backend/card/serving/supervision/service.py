@@ -14,7 +14,6 @@ from card.serving.geometry import pool_geometry
 from card.serving.requests.chat_parameters import as_protobuf_text, chat_parameters
 from card.serving.supervision.command_line import conceal
 from card.serving.supervision.guard import GuardProcess, triton_socket
-from card.serving.supervision.health import LoadProgress
 from card.serving.supervision.heartbeats import Heartbeats
 from card.serving.supervision.notices import NOTICES_VARIABLE, Notices
 from card.serving.supervision.policy import (
@@ -28,11 +27,14 @@ from card.serving.supervision.policy import (
     longest_silence_s,
     stubs_of,
 )
+from card.serving.supervision.probe import Probe
 from card.serving.supervision.recovery import reload_model
-from card.serving.supervision.repository import Probe, Repository, RepositoryError
-from card.serving.supervision.residue import RunDirectory, user_cache
+from card.serving.supervision.repository import Repository, RepositoryError
+from card.serving.supervision.residue import RunDirectory
 from card.serving.supervision.server import TritonProcess
+from card.serving.supervision.sighting import LoadProgress
 from card.serving.supervision.triton_server import TritonInstall
+from card.serving.supervision.user_cache import user_cache
 from card.settings import (
     SETTINGS_VARIABLE,
     ObservabilitySettings,

@@ -9,19 +9,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from card.serving.spare_memory import SpareMemory
-from card.serving.supervision.health import (
-    GuardHealth,
-    HealthServer,
-    ModelHealth,
-    ServiceHealth,
-    state_of,
-)
+from card.serving.supervision.health import HealthServer
 from card.serving.supervision.journal import note, warn
 from card.serving.supervision.policy import ProcessState, RecoveryPolicy, Sight, stubs_of
 from card.serving.supervision.reloads import Reloads
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
 from card.serving.supervision.service import Service, http_address
+from card.serving.supervision.sighting import GuardHealth, ModelHealth, ServiceHealth, state_of
 from card.serving.supervision.startup import CrashError, ShortageError, StartError, Startup
 from card.serving.supervision.stop_requests import StopRequests
 from card.serving.supervision.triton_server import find_triton

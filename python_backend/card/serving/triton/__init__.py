@@ -6,6 +6,6 @@
 `unary`           the models that answer once; `unary_fronts` says which tensors each has
 `remote_model`    what devices draft goes into the pool
 `engine_model`    the draft and the target: each an `engine_process` that runs a `loaded_model`
-`attach`          `card` asks the engines in to its pool
+`attach`          `card` asks the engines in to its pool; `denials` tells of those it refuses
 `triton_request`  Triton's requests and responses, as little as possible of them
 """

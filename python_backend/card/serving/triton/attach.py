@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 
 from card.cache import ENGINES, EngineState, Pool
 from card.processes import started
-from card.serving.log import EventLog
 
 log = logging.getLogger(__name__)
 
@@ -145,26 +144,3 @@ def is_dead(pool: Pool, engine: str) -> bool:
     if pool.engine_state(engine) is not EngineState.ATTACHED:
         return True
     return started(pool.pid(engine)) is None
-
-
-QUIET_S = 10.0
-"""At most one line in so long: whoever tries keys must not fill the log."""
-
-
-class Denials:
-    """One line for the first; the next, at the earliest a while later, counts those in between."""
-
-    def __init__(self, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = log
-        self._clock = clock
-        self._untold = 0
-        self._silent_until_s = -float("inf")
-
-    def count(self) -> None:
-        """One more was refused."""
-        self._untold += 1
-        now_s = self._clock()
-        if now_s >= self._silent_until_s:
-            self._log.warn("attach_refused", requests=self._untold)
-            self._untold = 0
-            self._silent_until_s = now_s + QUIET_S

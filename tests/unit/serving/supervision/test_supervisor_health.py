@@ -21,17 +21,16 @@ from told_clock import ToldClock
 
 from card.cache import EngineState, Geometry, Pool, SlotState
 from card.cache.home import sweep_pools
-from card.serving.supervision.health import (
-    STALLED_S,
+from card.serving.supervision.health import STALLED_S, HealthServer
+from card.serving.supervision.heartbeats import Heartbeats
+from card.serving.supervision.policy import CARD, DRAFT, REMOTE, STUBS, TARGET
+from card.serving.supervision.sighting import (
     STATES,
     GuardHealth,
-    HealthServer,
     ModelHealth,
     ServiceHealth,
     state_of,
 )
-from card.serving.supervision.heartbeats import Heartbeats
-from card.serving.supervision.policy import CARD, DRAFT, REMOTE, STUBS, TARGET
 from card.serving.supervision.supervisor import meets_strangers
 from card.settings import ServingSettings
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from card.serving.supervision.notices import NOTICES_VARIABLE, Notices
-from card.serving.supervision.residue import REGIONS, RunDirectory, sweep, user_cache
+from card.serving.supervision.residue import REGIONS, RunDirectory, sweep
+from card.serving.supervision.user_cache import user_cache
 
 
 def abandon(run: RunDirectory) -> None:
