@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cells import WHO, Cells, Columns, known, shown, table
-from bench.conditions import Conditions, named_engines
+from bench.conditions import Conditions, Machine, named_engines
 from bench.figures import Row
 from bench.names import name_of
 from bench.ratios import ALL, QUESTIONS, Ratio
@@ -142,6 +142,22 @@ def in_markdown(tables: Sequence[Cells]) -> Iterator[str]:
         yield from ("", f"## {cells.title}", "", f"| {' | '.join(cells.headings)} |")
         yield f"|{' --- |' * len(cells.headings)}"
         yield from (f"| {' | '.join(row)} |" for row in cells.rows)
+
+
+def page(
+    title: str, command: str, date: str, machine: Machine, how: str, tables: Sequence[Cells]
+) -> str:
+    """A page of Markdown: what ran where, and the tables. `how` ends the sentence on conditions."""
+    lines = [
+        f"# {title}",
+        "",
+        f"`{command}`, {date}",
+        "",
+        f"{machine.processor}, {machine.cores} cores, {machine.software}, load "
+        f"{machine.load:g} before the start; {how}",
+        *in_markdown(tables),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def print_report(console: Console, report: Report) -> None:

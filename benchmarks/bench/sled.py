@@ -26,7 +26,7 @@ from bench.options import MaxTokens, PromptsFile, SettingsFile
 from bench.progress import shown
 from bench.prompts import Prompt
 from bench.recorded import Recorded
-from bench.report import draw, in_markdown
+from bench.report import draw, page
 from bench.terminal import (
     DIFFER,
     PROMPTS,
@@ -276,17 +276,8 @@ class SledReport:
         return asdict(self)
 
     def markdown(self) -> str:
-        lines = [
-            "# Devices that draft",
-            "",
-            f"`{self.command}`, {self.date}",
-            "",
-            f"{self.machine.processor}, {self.machine.cores} cores, {self.machine.software}, load "
-            f"{self.machine.load:g} before the start; {self.max_tokens} tokens a text, medians of "
-            f"{self.rounds}.",
-            *in_markdown(self.tables()),
-        ]
-        return "\n".join(lines) + "\n"
+        how = f"{self.max_tokens} tokens a text, medians of {self.rounds}."
+        return page("Devices that draft", self.command, self.date, self.machine, how, self.tables())
 
 
 _COLUMNS: Columns[SledRow] = (

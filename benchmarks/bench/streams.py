@@ -26,7 +26,7 @@ from bench.names import name_of
 from bench.options import SettingsFile
 from bench.progress import shown
 from bench.prompts import Prompt
-from bench.report import draw, in_markdown
+from bench.report import draw, page
 from bench.streams_figures import StreamedText, StreamsRow, row_of
 from bench.terminal import (
     DIFFER,
@@ -121,18 +121,11 @@ class StreamsReport:
         return asdict(self)
 
     def markdown(self) -> str:
-        lines = [
-            "# Many streams",
-            "",
-            f"`{self.command}`, {self.date}",
-            "",
-            f"{self.machine.processor}, {self.machine.cores} cores, {self.machine.software}, load "
-            f"{self.machine.load:g} before the start; {named_engines(self.engines)} in "
-            f"{self.dtype}; {self.max_tokens} tokens a stream at temperature "
-            f"{self.temperature:g}, medians of {self.repeats}.",
-            *in_markdown(self.tables()),
-        ]
-        return "\n".join(lines) + "\n"
+        how = (
+            f"{named_engines(self.engines)} in {self.dtype}; {self.max_tokens} tokens a stream at "
+            f"temperature {self.temperature:g}, medians of {self.repeats}."
+        )
+        return page("Many streams", self.command, self.date, self.machine, how, self.tables())
 
 
 _COLUMNS: Columns[StreamsRow] = (

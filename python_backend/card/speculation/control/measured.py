@@ -186,9 +186,10 @@ class Measured:
         """Charge the pass to the trial, or let it pay a debt back. One that waited for the draft
         is charged even if n-grams alone came of it."""
         trial, count = self._trials[plan.kind], len(outcomes)
+        in_turns = self._texts[sessions[0].number].waited > 0
         if not trial.drafts:
             trial.pay()
-        elif plan.drafts or self._texts[sessions[0].number].waited:
+        elif plan.drafts or in_turns:
             tokens = count + sum(outcome.accepted for outcome in outcomes)
             passes = taken_ms / self._costs.ms(count, count, alone=True)
             loss = passes - tokens / sum(self._by_ngrams(each, count) for each in sessions)
@@ -197,10 +198,12 @@ class Measured:
             ways = self._ways.get(plan.kind)
             if ways is not None and not trial.drafts:
                 ways.choose()
-            elif ways is not None and trial.found:
-                in_turns = self._texts[sessions[0].number].waited > 0
-                if ways.learn(outcomes, tokens, passes, in_turns=in_turns):
-                    trial.evidence = 0.0  # nothing was lost by the way that begins now
+            elif (
+                ways is not None
+                and trial.found
+                and ways.learn(outcomes, tokens, passes, in_turns=in_turns)
+            ):
+                trial.evidence = 0.0  # nothing was lost by the way that begins now
 
     def _turns(self, session: ControlledSession, ways: Ways) -> Turns | None:
         """Those that gain more than a draft beside the target."""
