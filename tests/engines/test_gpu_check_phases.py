@@ -50,7 +50,10 @@ def hang_in_a_library(job: Job) -> Iterator[Found]:
     started = subprocess.Popen([sys.executable, "-c", helper], stdout=subprocess.PIPE)
     assert started.stdout is not None
     started.stdout.readline()
+    os.mkfifo(job.scratch / "hangs")
+    hangs = os.open(job.scratch / "hangs", os.O_RDWR)  # so that nobody need read it
     yield Check("before it hung", True, f"{os.getpid()} {started.pid}")
+    os.write(hangs, b"!")
     sleep = ctypes.PyDLL(None).sleep  # holds the interpreter's lock
     while True:
         sleep(9999)
@@ -122,7 +125,10 @@ def test_a_phase_that_hangs_shows_where_and_the_next_one_runs(
     add = Report.add
 
     def let_its_time_be_over(report: Report, found: Found) -> list[str]:
-        late_s[0] = LIMIT_S
+        for hangs in (tmp_path / "scratch").rglob("hangs"):
+            with hangs.open("rb", buffering=0) as told:
+                told.read(1)
+            late_s[0] = LIMIT_S
         return add(report, found)
 
     monkeypatch.setattr(Report, "add", let_its_time_be_over)
