@@ -74,8 +74,10 @@ class _Run:
 def compare(
     pair: Pair, settings: Settings, extent: Extent, demands: Sequence[Demand]
 ) -> Generator[Speed, None, None]:
-    """Of every demand autoregressive decoding first, then every pacing, most wanted first. Both
-    models are loaded once.
+    """Speeds on a target whose settings allow queries of several paths.
+
+    Of every demand autoregressive decoding first, then every pacing, most wanted first; queries
+    of several paths last.
 
     Close it to end the draft's process early. Raises `EngineError`.
     """
@@ -89,17 +91,21 @@ def compare(
         return _speed(demand, system, runs, alone.setdefault(demand, runs))
 
     gamma = extent.gamma
-    with both.beside() as loops:
+    with both.beside(query="chain") as loops:
         for demand in demands:
             yield measured(loops, demand, "autoregressive", "autoregressive")
             yield measured(loops, demand, "CARD", "card")
             yield measured(loops, demand, "auto", "auto")
             yield measured(loops, demand, f"PEARL, γ = {gamma}", "pearl", gamma)
-    with both.alternating() as alternate:
+    with both.alternating(query="chain") as alternate:
         loops = alternate(gamma, 1)
         for demand in demands:
             name = f"draft-verify, γ = {gamma}"
             yield measured(loops, demand, name, "draft_then_verify", gamma)
+    with both.beside() as loops:
+        for demand in demands:
+            yield measured(loops, demand, "auto, subtree", "auto")
+            yield measured(loops, demand, "CARD, subtree", "card")
 
 
 def _runs(loops: Loops, tasks: list[Task], streams: int, decoding: str, gamma: int) -> list[_Run]:

@@ -29,12 +29,16 @@ class EngineError(RuntimeError):
 class Ranking:
     """Asks for the `count` likeliest ids of each row under softmax(logits / temperature + noise).
 
-    noise  of every row with logits, [ids] float32, for each of `Engine.ranked_ids`; None: none
+    noise  of every row with logits, [ids] float32, for each of `Engine.ranked_ids`; None: none. It
+           may be drawn when it is looked at
+    keys   [rows with logits] `card.sampling.noise.position_key` of each row, if the noise is what
+           they give and nothing else, for an engine that draws it itself; None: there is more to it
     """
 
     count: int
     temperature: float = 1.0
     noise: Sequence[NDArray[np.float32]] | None = None
+    keys: NDArray[np.uint64] | None = None
 
 
 @dataclass(slots=True)

@@ -10,8 +10,9 @@ seeds and positions share noise.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -120,18 +121,26 @@ class PositionNoise:
         self.ids = ids
         self._scale = scale
         self._bias = np.float32(0.0) if bias is None else bias
+        self._is_pure = bias is None and scale == 1.0
         self._drawn: dict[int, NDArray[np.float32]] = {}
 
-    def rows(self, positions: list[int]) -> list[NDArray[np.float32]]:
-        """[ids] of each position."""
-        return [self._at(position) for position in positions]
+    def rows(self, positions: list[int]) -> Sequence[NDArray[np.float32]]:
+        """[ids] of each position, drawn when it is looked at."""
+        return _Rows(self, positions)
+
+    def keys(self, positions: list[int]) -> NDArray[np.uint64] | None:
+        """`position_key` of each position; None if a scale or a bias adds to what they give."""
+        if not self._is_pure:
+            return None
+        return np.array([position_key(self._seed, place) for place in positions], np.uint64)
 
     def forget(self, before: int) -> None:
         """Positions below `before` will not be asked for again."""
         for position in [position for position in self._drawn if position < before]:
             del self._drawn[position]
 
-    def _at(self, position: int) -> NDArray[np.float32]:
+    def at(self, position: int) -> NDArray[np.float32]:
+        """[ids] of one position."""
         if position not in self._drawn:
             self._drawn[position] = self._noise(position) + self._bias
         return self._drawn[position]
@@ -141,3 +150,27 @@ class PositionNoise:
             return np.zeros(self.ids.size, np.float32)
         drawn = noise_of(uniform_bits(position_key(self._seed, position), self.ids))
         return (drawn * self._scale).astype(np.float32)
+
+
+class _Rows(Sequence[NDArray[np.float32]]):
+    """Noise at some positions."""
+
+    def __init__(self, noise: PositionNoise, positions: list[int]) -> None:
+        self._noise = noise
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, index: int) -> NDArray[np.float32]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[NDArray[np.float32]]: ...
+
+    def __getitem__(
+        self, index: int | slice
+    ) -> NDArray[np.float32] | Sequence[NDArray[np.float32]]:
+        if isinstance(index, slice):
+            return _Rows(self._noise, self._positions[index])
+        return self._noise.at(self._positions[index])

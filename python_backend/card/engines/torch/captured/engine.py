@@ -62,6 +62,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         self._pool = torch.cuda.graph_pool_handle() if on_device else None
         self._logits: dict[int, Tensor] = {}
         self._passes: OrderedDict[FixedShape, StaticPass] = OrderedDict()
+        self._ranking = model.ranking(options, self._pool)
 
     @classmethod
     def load(
@@ -170,13 +171,15 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
             # Shared by all shapes with so many: they are read before the next pass begins.
             if shape.logits not in self._logits:
                 self._logits[shape.logits] = torch.empty(
-                    shape.logits, self.vocabulary, dtype=self.dtype, device=self.device
+                    shape.logits, self.vocabulary, dtype=torch.float32, device=self.device
                 )
             logits = self._logits[shape.logits]
         return StaticPass(shape, self._arithmetic, self.device, logits, self._pool)
 
     def _read(self, batch: Sequence[SequenceTokens], logits: Tensor | None) -> list[Logits]:
         """Copy to the host what was asked for, and wait for it once."""
+        if logits is not None and self._ranking is not None and self._ranking.takes(batch):
+            return list(self._ranking.rank(batch, logits))
         found: list[Logits] = []
         at = 0
         for rows in batch:

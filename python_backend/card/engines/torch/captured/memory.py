@@ -60,7 +60,7 @@ def need_of(architecture: Architecture, options: EngineOptions, element_bytes: i
     tile = max(16, options.row_multiple)
     scores = lanes * tile * a.heads * places * 4 * _SCORE_COPIES
     states = rows * (4 * a.hidden + 4 * a.intermediate + a.heads * a.head_size)
-    logits = rows * a.vocabulary * (element_bytes + (8 if options.grows_trees else 0))
+    logits = rows * a.vocabulary * (4 + (8 if options.grows_trees else 0))
     partial = rows * 4 * max(a.vocabulary, _PARTIAL_SUMS * a.heads * a.head_size)
     gathered = 2 * lanes * a.kv_heads * places * a.head_size * element_bytes
     entry = 2 * a.layers * a.kv_heads * a.head_size * element_bytes

@@ -18,6 +18,7 @@ from card.engines.torch.weights import StoredLinear, Weights
 
 if TYPE_CHECKING:
     from card.engines.torch.captured.kernels.decoder import KernelDecoder
+    from card.engines.torch.captured.ranking import DeviceRanking
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ class DeviceModel:
         from card.engines.torch.captured.kernels.passes import PathPasses
 
         return PathPasses(self._kernels, options, self.dtype)
+
+    def ranking(self, options: EngineOptions, pool: Any) -> DeviceRanking | None:
+        """By kernels; None: torch's operators rank.
+
+        pool  handle of the memory that graphs share
+        """
+        if not options.kernels:
+            return None
+        from card.engines.torch.captured.ranking import DeviceRanking
+
+        return DeviceRanking(self.device, pool)
 
     @cached_property
     def _operators(self) -> CapturedDecoder:

@@ -73,13 +73,14 @@ def ranking_of(
     """
     adds = parameters.logit_bias or not (parameters.is_greedy or parameters.filters)
     added = noise.rows(positions) if adds else None
+    keys = noise.keys(positions) if adds and masks is None else None
     if masks is not None:
         added = _masked(added, [mask[noise.ids] for mask in masks])
     count = _FILTERED_AMONG if _is_filtered(parameters) else _KEPT
-    return Ranking(count, _temperature(parameters), added)
+    return Ranking(count, _temperature(parameters), added, keys)
 
 
-def _masked(added: list[NDArray[np.float32]] | None, masks: Masks) -> list[NDArray[np.float32]]:
+def _masked(added: Sequence[NDArray[np.float32]] | None, masks: Masks) -> list[NDArray[np.float32]]:
     """What is added to each row's logits, so that the allowed ids alone are likely."""
     if added is None:
         return [np.where(mask, np.float32(0), _NEVER) for mask in masks]
