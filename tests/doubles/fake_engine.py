@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Ranking, SequenceTokens, Text
+from card.engines.chains import forward_one_by_one
 from card.engines.prefix_cache import BLOCK, PrefixCache
 
 _MASK = (1 << 64) - 1
@@ -136,6 +137,7 @@ class FakeEngine:
         self.row_costs_ms: dict[int, float] = {}
         self.alone = False
         self.alone_share = 1.0
+        self.runs_ahead = False
         self.batches: list[list[SequenceTokens]] = []
         self.read: list[tuple[int, int]] = []
         self._tree = tree
@@ -188,6 +190,11 @@ class FakeEngine:
             raise Misuse(f"a pass over the sessions {sessions}")
         self.batches.append(list(batch))
         return [self._forward(rows) for rows in batch]
+
+    def forward_chain(
+        self, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
+    ) -> list[Logits]:
+        return forward_one_by_one(self, rows, rankings, entry)
 
     def _forward(self, rows: SequenceTokens) -> FakeLogits:
         session = self._opened(rows.session)

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,13 @@ import tiny_models
 import torch
 import triton
 import triton.language as tl
+from numpy.typing import NDArray
 from tiny_models import forward_rows, opened, random_tokens, read_alone
 from torch import Tensor
 
-from card.engines import FOLLOWS_PREFIX, SequenceTokens
+from card.engines import FOLLOWS_PREFIX, Logits, Ranking, SequenceTokens
 from card.engines.architecture import read_architecture
+from card.engines.chains import forward_one_by_one
 from card.engines.options import EngineOptions
 from card.engines.prefix_cache import BLOCK
 from card.engines.torch.captured.engine import CapturedEngine
@@ -32,8 +35,12 @@ from card.engines.torch.captured.kernels.attention import attend
 from card.engines.torch.captured.kernels.decoder import KernelDecoder
 from card.engines.torch.captured.kernels.pages import PAGE, PagedKeyValueCache
 from card.engines.torch.captured.kernels.products import SkinnyLinear
+from card.engines.torch.captured.kernels.ranking import MOST_RANKED
 from card.engines.torch.captured.kernels.tiles import plus_product
+from card.engines.torch.captured.ranking import DeviceRanking
 from card.engines.torch.engine import TorchEngine
+from card.engines.torch.ranking import rank
+from card.sampling import PositionNoise
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -334,6 +341,64 @@ def test_a_tree_that_grows_keeps_what_survives(engine: CapturedEngine) -> None:
         engine.commit_kv(session, [0, 1])
         assert engine.length(session) == 11
     assert third.tobytes() == alone[10:11].tobytes()
+
+
+# --- ranking --------------------------------------------------------------------------------------
+
+
+def test_ids_are_ranked_as_by_the_operators_with_the_noise_of_sampling() -> None:
+    vocabulary = 5000  # parts of a row, the last of them not whole
+    logits, noise = random(16, vocabulary), PositionNoise(7, np.arange(vocabulary))
+    drawn = Ranking(5, 0.7, noise.rows([3, 4]), noise.keys([3, 4]))
+    ranking = DeviceRanking(torch.device("cpu"), None)
+    for asked in (Ranking(MOST_RANKED), drawn):
+        batch = [
+            SequenceTokens(0, [1, 2], ranking=asked),
+            SequenceTokens(1, [1], ranking=Ranking(3)),
+        ]
+        assert ranking.takes(batch)
+        ((first, second),) = ranking.answers([ranking.ask(batch, logits)])
+        for found, rows, of in ((first, logits[:2], asked), (second, logits[2:3], Ranking(3))):
+            ids, log_probabilities = rank(rows, of)
+            assert np.array_equal(found.best()[0], ids.numpy())
+            assert np.allclose(found.best()[1], log_probabilities.numpy(), atol=1e-5)
+
+
+def test_what_is_added_to_the_logits_is_left_to_the_operators() -> None:
+    ranking = DeviceRanking(torch.device("cpu"), None)
+    for asked in (Ranking(64), Ranking(4, 1.0, [np.zeros(9, np.float32)]), None):
+        assert not ranking.takes([SequenceTokens(0, [1], ranking=asked)])
+
+
+@pytest.mark.parametrize("samples", [False, True])
+def test_a_chain_gives_what_its_passes_give_one_by_one(
+    engine: CapturedEngine, samples: bool
+) -> None:
+    engine = engine.reconfigured(replace(engine.options, branches=0))
+    noise = PositionNoise(3, engine.ranked_ids)
+
+    def asks(position: int) -> Ranking:
+        at = [position]
+        return Ranking(8, 0.8, noise.rows(at), noise.keys(at)) if samples else Ranking(8)
+
+    assert engine.runs_ahead
+    found = []
+    for forward_chain in (engine.forward_chain, partial(forward_one_by_one, engine)):
+        with opened(engine) as session:
+            text = SequenceTokens(session, TEXT[:5], logits=1, ranking=asks(5))
+            logits = forward_chain(text, [asks(6), asks(7)], 4)
+            engine.commit_kv(session, range(5), [5, 6])
+            end = SequenceTokens(session, [TEXT[5]], [1], ranking=asks(8))
+            logits += forward_chain(end, [asks(9)], 2)
+        found.append([(ids.tolist(), values.tobytes()) for ids, values in map(best_of, logits)])
+    assert found[0] == found[1]
+
+
+def best_of(logits: Logits) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    return logits.best()
+
+
+# --- where they do not run ------------------------------------------------------------------------
 
 
 def test_kernels_make_way_for_operators_where_rows_depend_on_each_other(

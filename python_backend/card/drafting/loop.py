@@ -62,12 +62,12 @@ class DraftLoop:
             self._follow_opened()
         may_run = self._take_turns()
         # Every drafter is asked, also for no session: what it runs on may have failed.
-        grew = [self._grow(name, may_run) for name in self._drafters]
+        passes = max([self._grow(name, may_run) for name in self._drafters], default=0)
         self._count_idle(started)
-        if not any(grew):
+        if not passes:
             self._idle_since = started if self._sessions else None
             return False
-        self.times.passes += 1
+        self.times.passes += passes
         self.times.busy += self._clock_ns() - started
         self._tell_times()
         return True
@@ -98,18 +98,18 @@ class DraftLoop:
                 session.slot.count_time(runs=False)
         return may_run
 
-    def _grow(self, name: str, sessions: list[FollowedSession]) -> bool:
-        """One pass of the drafter of this name; whether it computed anything."""
+    def _grow(self, name: str, sessions: list[FollowedSession]) -> int:
+        """Let the drafter of this name propose; the passes that it made."""
         drafter = self._drafters[name]
         own = [session for session in sessions if session.drafter is drafter]
         proposed = drafter.propose([session.drafted for session in own])
-        grew = False
+        passes = 0
         for session, nodes in zip(own, proposed, strict=True):
             session.slot.count_time(runs=nodes is not None)
-            grew = session.grow(nodes) or grew
+            passes = max(passes, session.grow(nodes))
         if any(session.is_awaited and not session.may_run() for session in own):
             self._pool.slot_bell.ring()
-        return grew
+        return passes
 
     def _tell_times(self) -> None:
         header = self._pool.header

@@ -108,24 +108,26 @@ class FollowedSession:
 
     def may_run(self) -> bool:
         """Whether there is something to add, and the pacing allows another pass."""
-        return not self.exhausted and self.pacing.draft_may_run(
-            Progress(
-                self.drafted.request.num_draft_tokens,
-                passes=self.passes,
-                inherited=self.inherited,
-                verifying=self.slot.verifying(self.session_id),
-                begun=self.committed > 0,
-                apart=self.apart,
-                awaited=self.awaited,
-            )
+        if self.exhausted:
+            return False
+        progress = Progress(
+            self.drafted.request.num_draft_tokens,
+            passes=self.passes,
+            inherited=self.inherited,
+            verifying=self.slot.verifying(self.session_id),
+            begun=self.committed > 0,
+            apart=self.apart,
+            awaited=self.awaited,
         )
+        self.drafted.passes = self.pacing.passes_at_once(progress)
+        return self.pacing.draft_may_run(progress)
 
-    def grow(self, nodes: Nodes | None) -> bool:
-        """Publish what the drafter proposed; whether it computed anything."""
+    def grow(self, nodes: Nodes | None) -> int:
+        """Publish what the drafter proposed; the passes that it made, also over text alone."""
         if nodes is None:
             self.exhausted = True
             self.slot.exhaust()
-            return False
+            return 0
         self.passes += nodes.passes
         tree = self.drafted.tree
         first, height = len(tree), tree.height
@@ -135,7 +137,7 @@ class FollowedSession:
             self.slot.append(
                 tree.token[first:], tree.parent[first:], tree.score[first:], self.passes
             )
-        return not nodes.waits
+        return 0 if nodes.waits else max(1, nodes.passes)
 
     def _publish_tree(self) -> None:
         """What is left of the tree below the last committed token."""

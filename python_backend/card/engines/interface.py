@@ -126,6 +126,22 @@ class Engine(Protocol):
                leaves to the other model; its bits are the same
         """
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether `forward_chain` takes less than so many passes one by one."""
+
+    def forward_chain(
+        self, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
+    ) -> list[Logits]:
+        """Forward rows of one session, then the likeliest id behind the last of them, and so on.
+
+        rows      ask for a ranking
+        rankings  what each pass behind the first asks for
+        entry     pending entry that the last of `rows` becomes; each of the others is the next one
+
+        The logits of every pass: one more than `rankings`.
+        """
+
     def commit_kv(
         self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
     ) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
-from card.engines.interface import EngineError, Text
+from card.engines.chains import forward_one_by_one
+from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens, Text
 from card.engines.kept import KeptTexts
 from card.engines.layout import (
     EXTENT_MULTIPLE,
@@ -134,6 +135,18 @@ class SessionEngine(Generic[Buffers]):
     def remember(self, session: int, text: Text, salt: bytes = b"") -> None:
         known = text[: self._layout.length(session)]
         self._kept.save(known, salt, self._layout.lanes(session).start)
+
+    @property
+    def runs_ahead(self) -> bool:
+        return False
+
+    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
+        raise NotImplementedError
+
+    def forward_chain(
+        self, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
+    ) -> list[Logits]:
+        return forward_one_by_one(self, rows, rankings, entry)
 
     def close_session(self, session: int) -> None:
         self._layout.close(session)

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.interface import Engine, EngineError, Logits, SequenceTokens
+from card.engines.chains import forward_one_by_one
+from card.engines.interface import Engine, EngineError, Logits, Ranking, SequenceTokens
 from card.engines.vocabulary import SharedVocabulary
 
 _NEVER = np.float32(-1e30)
@@ -52,6 +53,15 @@ class SharedIds:
         return [
             _SharedLogits(logits, self._proposed, self._other, self._vocabulary) for logits in found
         ]
+
+    @property
+    def runs_ahead(self) -> bool:
+        return False
+
+    def forward_chain(
+        self, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
+    ) -> list[Logits]:
+        return forward_one_by_one(self, rows, rankings, entry)
 
     def _read(self, rows: SequenceTokens) -> SequenceTokens:
         """The rows with ids that the draft has."""

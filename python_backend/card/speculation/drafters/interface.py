@@ -55,6 +55,7 @@ class DraftedSession:
     tokens      prompt and committed output
     tree        candidates below the last of `tokens`
     constraint  what holds the text to its guide; None: it has none
+    passes      that may be made before the loop looks at the session again
     """
 
     number: int
@@ -62,6 +63,7 @@ class DraftedSession:
     tokens: list[int]
     tree: GrowingTree
     constraint: Constraint | None = None
+    passes: int = 1
 
     @property
     def tokens_left(self) -> int:
@@ -88,9 +90,9 @@ class Drafter(Protocol):
         its tree."""
 
     def propose(self, sessions: Sequence[DraftedSession]) -> list[Nodes | None]:
-        """One pass over these sessions: what is to be added to the tree of each. None: nothing
-        more can be added before the next commit. Called in every step of the loop, also for no
-        session."""
+        """One pass over these sessions, or as many as `DraftedSession.passes` allows: what is to be
+        added to the tree of each. None: nothing more can be added before the next commit. Called in
+        every step of the loop, also for no session."""
 
     def close(self, session: DraftedSession) -> None:
         """Forget a session."""

@@ -15,6 +15,7 @@ from card.engines import Engine, Logits, Ranking, SequenceTokens
 from card.engines.options import DRAFT_ROWS
 from card.engines.row_costs import CostCurve
 from card.speculation.drafters.branches import Branches
+from card.speculation.drafters.chain import Chain
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.drafters.growth.children import (
     Masks,
@@ -119,6 +120,8 @@ class TreeDrafter:
 
     def propose(self, sessions: Sequence[DraftedSession]) -> list[Nodes | None]:
         """Read what the KV cache lacks of a text, else expand the best nodes."""
+        if len(sessions) == 1 and self._runs_ahead(sessions[0]):
+            return [self._propose_chain(sessions[0])]
         plans = [
             self._plan(session, chunk, len(sessions))
             for session, chunk in self._with_chunks(sessions)
@@ -160,9 +163,12 @@ class TreeDrafter:
         known = self._engine.length(self._branches[session.number].engine_session)
         return len(session.tokens) - known > LONGEST_COMMIT
 
-    def _plan(self, session: DraftedSession, chunk: int, sharing: int) -> Plan | None:
-        """What to forward for one of `sharing` sessions; None: nothing can be expanded."""
-        width, proposals, curve = self._share(sharing)
+    def _plan(
+        self, session: DraftedSession, chunk: int, sharing: int, *, is_chain: bool = False
+    ) -> Plan | None:
+        """What to forward for one of `sharing` sessions, or first for a chain of passes; None:
+        nothing can be expanded."""
+        width, proposals, curve = (1, 0, CostCurve({})) if is_chain else self._share(sharing)
         branches = self._branches[session.number]
         depth = min(self._config.depth, session.tokens_left)
         known = self._engine.length(branches.engine_session)
@@ -257,6 +263,34 @@ class TreeDrafter:
         else:
             branches.expand(rows)
         return self._with_copies(session, branches, found) if frontier.shares else found
+
+    # --- grow in a chain of passes ------------------------------------------------------------
+
+    def _runs_ahead(self, session: DraftedSession) -> bool:
+        """Whether passes may follow one another before anybody looks at what they gave."""
+        may_run = session.passes > 1 and session.constraint is None and self._engine.runs_ahead
+        return may_run and self._branches[session.number].frontier.runs_ahead
+
+    def _propose_chain(self, session: DraftedSession) -> Nodes | None:
+        """Read what the KV cache lacks of a text or expand the best node, then the best child of
+        that, and so on."""
+        ((_, chunk),) = self._with_chunks([session])
+        plan = self._plan(session, chunk, 1, is_chain=True)
+        if plan is None:
+            return None
+        branches = self._branches[session.number]
+        if plan.chosen is None:
+            planned = self._pass(session, plan, [])
+            return self._grow(session, planned, self._engine.forward([planned.rows])[0])
+        chain = Chain.begin(session, branches, plan.text, plan.chosen.nodes[0])
+        depth = min(self._config.depth, session.tokens_left)
+        room = session.tree.capacity - max(len(session.tree), branches.pending)
+        rankings = chain.rankings(min(session.passes, depth - 1 - chain.depth, room))
+        nodes = chain.grow(
+            self._engine.forward_chain(chain.rows(rankings[0]), rankings[1:], chain.entry)
+        )
+        chain.keep(self._engine)
+        return nodes
 
     def _with_copies(self, session: DraftedSession, branches: Branches, found: Nodes) -> Nodes:
         """With what nodes share, behind the nodes found by the pass."""

@@ -19,5 +19,8 @@ class Auto(Card):
         may_go_on = not progress.awaited or progress.passes < progress.awaited
         return may_go_on and super().draft_may_run(progress)
 
+    def passes_at_once(self, progress: Progress) -> int:
+        return max(1, progress.awaited - progress.passes)
+
     def target_may_run(self, progress: Progress) -> bool:
         return progress.exhausted or progress.passes >= progress.awaited

@@ -13,5 +13,8 @@ class DraftThenVerify(Pacing):
     def draft_may_run(self, progress: Progress) -> bool:
         return progress.passes < progress.num_draft_tokens
 
+    def passes_at_once(self, progress: Progress) -> int:
+        return progress.num_draft_tokens - progress.passes
+
     def target_may_run(self, progress: Progress) -> bool:
         return progress.exhausted or progress.passes >= progress.num_draft_tokens

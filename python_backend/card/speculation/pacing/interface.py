@@ -70,6 +70,11 @@ class Pacing:
         """Whether the draft may make another pass."""
         return True
 
+    def passes_at_once(self, progress: Progress) -> int:
+        """Passes that the draft may make, if it may make one, before it looks at the session again:
+        nothing is committed meanwhile."""
+        return 1
+
     def target_may_run(self, progress: Progress) -> bool:
         """Whether the target may verify."""
         return True

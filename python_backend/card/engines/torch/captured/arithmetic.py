@@ -22,10 +22,16 @@ class FixedShape(Protocol):
 
 
 class Arrays(Protocol):
-    """Every array of a pass in one stretch."""
+    """Every array of a pass in one stretch.
+
+    tokens  [rows], a part of it
+    """
 
     @property
     def bytes(self) -> Tensor: ...
+
+    @property
+    def tokens(self) -> Tensor: ...
 
 
 Shape = TypeVar("Shape", bound=FixedShape)

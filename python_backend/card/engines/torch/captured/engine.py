@@ -9,29 +9,28 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from card.engines.architecture import read_architecture
-from card.engines.interface import Logits, SequenceTokens
-from card.engines.layout import SHORT, Pass
+from card.engines.interface import Logits, Ranking, SequenceTokens
+from card.engines.layout import SHORT
 from card.engines.logits import RankedIds
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.sessions import SessionEngine, check_context
-from card.engines.torch.captured.arithmetic import Arithmetic, FixedShape
+from card.engines.torch.captured.arithmetic import FixedShape
 from card.engines.torch.captured.device import (
     Devices,
     choose_device,
     choose_dtype,
     forbid_varying_arithmetic,
 )
-from card.engines.torch.captured.graphs import Replayed
 from card.engines.torch.captured.kernels.support import can_run, failure_of
 from card.engines.torch.captured.kv import DeviceBuffers
 from card.engines.torch.captured.memory import check_fits, need_of
 from card.engines.torch.captured.model import DeviceModel
+from card.engines.torch.captured.static import StaticPass
 from card.engines.torch.engine import TensorLogits
 from card.engines.torch.ranking import rank
 from card.engines.torch.weights import StoredLinear, load_weights
@@ -139,6 +138,28 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
                 found.update(zip(part, logits, strict=True))
         return [found[index] for index in range(len(batch))]
 
+    @property
+    def runs_ahead(self) -> bool:
+        return self._ranking is not None
+
+    def forward_chain(
+        self, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
+    ) -> list[Logits]:
+        """What each pass is about is known before the one ahead of it has ended, but for its token,
+        which the device hands on. So all are queued at once, and waited for once."""
+        steps = [
+            SequenceTokens(rows.session, [0], [at], ranking=ranking)
+            for at, ranking in enumerate(rankings, entry)
+        ]
+        if self._ranking is None or not self._ranking.takes([rows, *steps]):
+            return super().forward_chain(rows, rankings, entry)
+        with torch.inference_mode(), self._current():
+            asked = [self._ranking.ask([rows], self._queue([rows]))]
+            for step in steps:
+                logits = self._queue([step], token=asked[-1].likeliest(-1))
+                asked.append(self._ranking.ask([step], logits))
+            return [found for each in self._ranking.answers(asked) for found in each]
+
     def commit_kv(
         self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
     ) -> None:
@@ -150,11 +171,22 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
+        logits = self._queue(batch)
+        if logits is not None and self._ranking is not None and self._ranking.takes(batch):
+            (found,) = self._ranking.answers([self._ranking.ask(batch, logits)])
+            return list(found)
+        return self._read(batch, logits)
+
+    def _queue(self, batch: Sequence[SequenceTokens], token: Tensor | None = None) -> Tensor | None:
+        """Queue a pass; the logits that it will write [wanted or more, vocabulary].
+
+        token  [1] int32 on the device, the token of its only row; None: it is in the batch
+        """
         this = self._layout.plan(batch)
         self._kv.allocate()
         static = self._pass_of(self._arithmetic.shape_of(this))
-        static.run(this)
-        return self._read(batch, static.logits)
+        static.run(this, token)
+        return static.logits
 
     def _pass_of(self, shape: FixedShape) -> StaticPass:
         """Made when it is first needed."""
@@ -178,8 +210,6 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
 
     def _read(self, batch: Sequence[SequenceTokens], logits: Tensor | None) -> list[Logits]:
         """Copy to the host what was asked for, and wait for it once."""
-        if logits is not None and self._ranking is not None and self._ranking.takes(batch):
-            return list(self._ranking.rank(batch, logits))
         found: list[Logits] = []
         at = 0
         for rows in batch:
@@ -197,37 +227,6 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         if at and self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         return found
-
-
-class StaticPass:
-    """Passes of one shape: buffers that stay, and what is computed over them."""
-
-    def __init__(
-        self,
-        shape: FixedShape,
-        arithmetic: Arithmetic[Any, Any],
-        device: torch.device,
-        logits: Tensor | None,
-        pool: Any,
-    ) -> None:
-        on_device = device.type == "cuda"
-        self.logits = logits
-        self._arithmetic = arithmetic
-        self._host = arithmetic.arrays(shape, torch.device("cpu"), pinned=on_device)
-        self._inputs = inputs = arithmetic.arrays(shape, device, pinned=False)
-        self._copied = torch.cuda.Event() if on_device else None  # type: ignore[no-untyped-call]
-        # No reference to itself: what is dropped must free its memory at once.
-        self._replayed = Replayed(lambda: arithmetic.forward(inputs, logits), device, pool)
-
-    def run(self, this: Pass) -> None:
-        """Queue the pass: copy its arrays to the device, compute."""
-        if self._copied is not None:
-            self._copied.synchronize()  # the copy before this one, long since done
-        self._arithmetic.fill(self._host, this)
-        self._inputs.bytes.copy_(self._host.bytes, non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
-        self._replayed.run()
 
 
 def _as_stored(stored: StoredLinear) -> StoredLinear:

@@ -1,8 +1,12 @@
-"""The likeliest ids of the rows of a pass, ranked where their logits are: a draft reads no more."""
+"""The likeliest ids of the rows of a pass, ranked where their logits are: a draft reads no more.
+
+Asking queues; several questions may be under way before the first is answered.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +17,39 @@ from card.engines.interface import Ranking, SequenceTokens
 from card.engines.logits import RankedIds
 from card.engines.torch.captured.graphs import Replayed
 from card.engines.torch.captured.kernels.ranking import MOST_RANKED, rank
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question under way.
+
+    batch   whose rows are ranked
+    rows    how many they are
+    found   on the device: what `kernels.ranking.rank` writes, until the next question is asked
+    answer  on the host: a copy of it, once it is done
+    """
+
+    batch: Sequence[SequenceTokens]
+    rows: int
+    found: Tensor
+    answer: Tensor
+
+    def likeliest(self, row: int) -> Tensor:
+        """[1] int32 on the device, the likeliest id of a wanted row."""
+        return self.found[0, range(self.rows)[row], :1]
+
+    def ranked(self) -> list[RankedIds]:
+        """What each session asked for, once the answer is there."""
+        ids, bits = self.answer[:, : self.rows].numpy()
+        ids, log_probabilities = ids.astype(np.int64), bits.view(np.float32).copy()
+        ranked = []
+        at = 0
+        for rows in self.batch:
+            wanted = slice(at, at + rows.wanted)
+            count = 0 if rows.ranking is None else rows.ranking.count
+            ranked.append(RankedIds(ids[wanted, :count], log_probabilities[wanted, :count]))
+            at = wanted.stop
+        return ranked
 
 
 class DeviceRanking:
@@ -30,23 +67,26 @@ class DeviceRanking:
         """Whether everything that is wanted of a pass can be ranked so."""
         return all(not rows.wanted or _is_taken(rows.ranking) for rows in batch)
 
-    def rank(self, batch: Sequence[SequenceTokens], logits: Tensor) -> list[RankedIds]:
-        """Wait for what each session asks of its rows.
+    def ask(self, batch: Sequence[SequenceTokens], logits: Tensor | None) -> Asked:
+        """Queue what each session asks of its rows.
 
-        logits  [at least all wanted rows, vocabulary], the same tensor for the same number of rows
+        logits  [all wanted rows or more, vocabulary] float32, one tensor for each number of rows
         """
+        if logits is None:
+            raise ValueError("no row of the pass has logits")
         draws = any(rows.ranking is not None and rows.ranking.keys is not None for rows in batch)
         key = len(logits), draws
         if key not in self._static:
             self._static[key] = _StaticRanking(logits, self._device, self._pool, draws=draws)
-        ids, log_probabilities = self._static[key].run(batch)
-        found = []
-        at = 0
-        for rows in batch:
-            wanted = slice(at, at + rows.wanted)
-            count = 0 if rows.ranking is None else rows.ranking.count
-            found.append(RankedIds(ids[wanted, :count], log_probabilities[wanted, :count]))
-            at = wanted.stop
+        return self._static[key].ask(batch)
+
+    def answers(self, asked: Sequence[Asked]) -> list[list[RankedIds]]:
+        """Wait once for all that was asked."""
+        if self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()
+        found = [each.ranked() for each in asked]
+        for static in self._static.values():
+            static.know_answered()
         return found
 
 
@@ -60,41 +100,68 @@ class _StaticRanking:
     """For so many rows: buffers that stay, and the kernels over them."""
 
     def __init__(self, logits: Tensor, device: torch.device, pool: Any, *, draws: bool) -> None:
-        rows = len(logits)
-        on_device = device.type == "cuda"
+        self._rows = rows = len(logits)
+        self._pins = device.type == "cuda"
         self._draws = draws
-        # Keys first; factors and scales share a row of 64 bits each.
-        self._host = torch.zeros(2, rows, dtype=torch.int64, pin_memory=on_device)
-        self._asked = torch.zeros(2, rows, dtype=torch.int64, device=device)
-        self._found = torch.zeros(2, rows, MOST_RANKED, dtype=torch.int32, device=device)
-        self._read = torch.zeros(2, rows, MOST_RANKED, dtype=torch.int32, pin_memory=on_device)
-        self._keys = self._host[0].numpy().view(np.uint64)
-        self._factors, self._scales = self._host[1].view(torch.float32).view(2, rows).numpy()
-        self._device = device
-        asked, found = self._asked, self._found
-        factors, scales = asked[1].view(torch.float32).view(2, rows)
+        # Keys first; the factors and scales of rows share the other half.
+        self._question = question = torch.zeros(2, rows, dtype=torch.int64, device=device)
+        self._found = found = torch.zeros(2, rows, MOST_RANKED, dtype=torch.int32, device=device)
+        self._hosts: list[_Host] = []
+        self._asked = 0
+        factors, scales = question[1].view(torch.float32).view(2, rows)
         self._replayed = Replayed(
-            lambda: rank(logits, factors, scales, asked[0], found, draws=draws), device, pool
+            lambda: rank(logits, factors, scales, question[0], found, draws=draws), device, pool
         )
 
-    def run(self, batch: Sequence[SequenceTokens]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids [rows, MOST_RANKED] int64 and log-probabilities, float32, of all wanted rows."""
-        at = 0
-        self._factors.fill(0.0)
-        for rows in batch:
-            if rows.ranking is None or not rows.wanted:
-                continue
-            wanted = slice(at, at + rows.wanted)
-            self._factors[wanted] = 1.0 / rows.ranking.temperature
-            if self._draws:
-                keys = rows.ranking.keys
-                self._scales[wanted] = keys is not None
-                self._keys[wanted] = 0 if keys is None else keys
-            at = wanted.stop
-        self._asked.copy_(self._host, non_blocking=True)
+    def ask(self, batch: Sequence[SequenceTokens]) -> Asked:
+        if self._asked == len(self._hosts):
+            self._hosts.append(_Host.of(self._rows, pins=self._pins))
+        host = self._hosts[self._asked]
+        self._asked += 1
+        count = host.fill(batch, draws=self._draws)
+        self._question.copy_(host.question, non_blocking=True)
         self._replayed.run()
-        self._read.copy_(self._found, non_blocking=True)
-        if self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()
-        ids, bits = self._read[:, :at].numpy()
-        return ids.astype(np.int64), bits.view(np.float32).copy()
+        host.answer.copy_(self._found, non_blocking=True)
+        return Asked(batch, count, self._found, host.answer)
+
+    def know_answered(self) -> None:
+        """All copies are done, and read."""
+        self._asked = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """A question on the host, and room for its answer.
+
+    question  [2, rows] int64: keys; factors and scales, each [rows] float32
+    answer    [2, rows, MOST_RANKED] int32
+    """
+
+    question: Tensor
+    answer: Tensor
+
+    @classmethod
+    def of(cls, rows: int, *, pins: bool) -> _Host:
+        return cls(
+            torch.zeros(2, rows, dtype=torch.int64, pin_memory=pins),
+            torch.zeros(2, rows, MOST_RANKED, dtype=torch.int32, pin_memory=pins),
+        )
+
+    def fill(self, batch: Sequence[SequenceTokens], *, draws: bool) -> int:
+        """Write what is asked of each row. Returns the number of rows that are asked about."""
+        question = self.question.numpy()
+        keys = question[0].view(np.uint64)
+        factors, scales = question[1].view(np.float32).reshape(2, -1)
+        factors[:] = 0.0
+        at = 0
+        for rows in batch:
+            wanted = slice(at, at + rows.wanted)
+            at = wanted.stop
+            if rows.ranking is None:
+                continue
+            factors[wanted] = 1.0 / rows.ranking.temperature
+            if draws:
+                own = rows.ranking.keys
+                scales[wanted] = own is not None
+                keys[wanted] = 0 if own is None else own
+        return at

@@ -76,6 +76,10 @@ class PassBuffer:
     def integers(self, name: str) -> Tensor:
         return self._arrays[name]
 
+    @property
+    def tokens(self) -> Tensor:
+        return self._arrays["tokens"]
+
     @cached_property
     def visible(self) -> Tensor:
         shape = self.shape

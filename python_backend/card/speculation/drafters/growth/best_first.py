@@ -18,6 +18,8 @@ from card.speculation.drafters.growth.frontier import (
 class BestFirst(Frontier):
     """A heap by score."""
 
+    runs_ahead = True
+
     def __init__(self, config: GrowthConfig) -> None:
         super().__init__(config)
         self._heap: list[tuple[float, int, int]] = []

@@ -85,10 +85,13 @@ class Frontier:
     """A growth rule at work on one session's tree. A rule without a memory of its own looks at the
     tree in `take`, and leaves `push` and `refill` as they are.
 
-    shares  `copies` may have something to add
+    shares      `copies` may have something to add
+    runs_ahead  what it expands next is mostly the likeliest child of what it expanded last, so that
+                several passes may be made before it is asked again
     """
 
     shares: ClassVar[bool] = False
+    runs_ahead: ClassVar[bool] = False
 
     def __init__(self, config: GrowthConfig) -> None:
         self.config = config

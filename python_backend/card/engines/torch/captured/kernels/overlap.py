@@ -1,8 +1,9 @@
-"""Kernels that are brought up while the one before still runs (CUDA's programmatic dependent launch).
+"""Kernels that are brought up while the one before still runs (programmatic dependent launch).
 
-Between two kernels of a pass a device stands nearly idle for some microseconds: the last programs of
-one end, and those of the next are brought up. A kernel that overlaps is brought up as soon as every
-program of the one before has begun, and waits for its end before it reads or writes anything.
+Between two kernels of a pass a device stands nearly idle for some microseconds, while the last
+programs of one end and those of the next are brought up. A kernel that overlaps is brought up as
+soon as every program of the one before has begun, and waits for its end before it reads or writes
+anything.
 
 Every program here waits, even one that has nothing to do: the next kernel takes the end of this one
 for the end of all before it.

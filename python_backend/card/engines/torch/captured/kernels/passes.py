@@ -98,9 +98,10 @@ class PathPasses:
         destination = this.destination
         assert isinstance(destination, Scattered)
         count = len(this.tokens)
+        numbers = arrays.numbers
 
         def put(name: str, values: NDArray[np.int64], padding: int = 0) -> None:
-            array = arrays[name].numpy()
+            array = numbers[name]
             array[: len(values)] = values
             array[len(values) :] = padding
 
@@ -109,7 +110,7 @@ class PathPasses:
         put("slots", self.kv.slots(destination.lane, destination.place), self.kv.refuse)
         put("logit_rows", np.arange(count) if this.logit_rows is None else this.logit_rows)
         tiles, lanes, starts, places = (
-            arrays[name].numpy() for name in ("tiles", "lanes", "starts", "paths")
+            numbers[name] for name in ("tiles", "lanes", "starts", "paths")
         )
         tiles.fill(-1)
         for number, tile in enumerate(_tiles(paths, self._tile)):

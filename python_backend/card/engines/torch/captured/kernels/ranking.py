@@ -123,7 +123,9 @@ def _rank_part(
         found, place = tl.max(value, 0, return_indices=True)
         tl.store(values + part * BEST + best, found)
         # No comparison holds for what is not a number: an id is never beyond the vocabulary.
-        tl.store(ids + part * BEST + best, tl.minimum(tl.program_id(1) * PART + place, vocabulary - 1))
+        tl.store(
+            ids + part * BEST + best, tl.minimum(tl.program_id(1) * PART + place, vocabulary - 1)
+        )
         value = tl.where(here == place, float("-inf"), value)
 
 

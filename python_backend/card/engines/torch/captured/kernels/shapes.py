@@ -10,7 +10,9 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.layout import rounded_up
@@ -85,6 +87,15 @@ class PathBuffer:
 
     def __getitem__(self, name: str) -> Tensor:
         return self._arrays[name]
+
+    @property
+    def tokens(self) -> Tensor:
+        return self._arrays["tokens"]
+
+    @cached_property
+    def numbers(self) -> dict[str, NDArray[np.int32]]:
+        """The same arrays for NumPy, if they are on the host."""
+        return {name: array.numpy() for name, array in self._arrays.items()}
 
 
 def _sizes(shape: PathShape) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,26 @@
+"""A chain of passes, each over the likeliest id behind the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from card.engines.interface import Logits, Ranking, SequenceTokens
+
+
+class Forwards(Protocol):
+    """What a chain needs of an engine."""
+
+    def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]: ...
+
+
+def forward_one_by_one(
+    engine: Forwards, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
+) -> list[Logits]:
+    """`Engine.forward_chain` where each pass is read before the next one begins."""
+    found = engine.forward([rows])
+    for ranking in rankings:
+        token = int(found[-1].best()[0][-1, 0])
+        found += engine.forward([SequenceTokens(rows.session, [token], [entry], ranking=ranking)])
+        entry += 1
+    return found

@@ -1,0 +1,84 @@
+"""Passes that follow one another before anybody looks make what passes one by one make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fake_engine import FakeEngine, FakeModel
+from hypothesis import given
+from hypothesis import strategies as st
+from one_process import GREEDY, OneProcess, autoregressive, request_of, settings_of
+
+from card.cache import SlotRequest
+from card.engines import Logits, Ranking, SequenceTokens
+from card.sampling import SamplingParameters
+
+TARGET = FakeModel()
+SAMPLED = SamplingParameters(temperature=0.8, seed=5)
+FILTERED = SamplingParameters(temperature=0.8, seed=5, top_k=3)
+BIASED = SamplingParameters(logit_bias=((3, 2.0),))
+
+
+class RunsAhead(FakeEngine):
+    """Counts the passes of every chain."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.runs_ahead = True
+        self.chains: list[int] = []
+
+    def forward_chain(
+        self, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
+    ) -> list[Logits]:
+        self.chains.append(1 + len(rankings))
+        return super().forward_chain(rows, rankings, entry)
+
+
+def written(draft: FakeEngine, request: SlotRequest, **settings: Any) -> tuple[list[int], int]:
+    """A text and the target's passes for it."""
+    target = FakeEngine(TARGET, tree=False)
+    with OneProcess(target, draft, settings_of(**settings)) as both:
+        stream = both.open(request)
+        both.run([stream])
+        return stream.output, stream.counters.steps
+
+
+@given(
+    agreement=st.sampled_from([0.0, 0.6, 0.9, 1.0]),
+    parameters=st.sampled_from([GREEDY, SAMPLED, FILTERED, BIASED]),
+    gamma=st.integers(1, 7),
+    length=st.integers(1, 30),
+    depth=st.integers(1, 8),
+    nodes=st.sampled_from([64, 128]),
+)
+def test_a_text_is_the_targets_whatever_a_chain_gives(
+    agreement: float,
+    parameters: SamplingParameters,
+    gamma: int,
+    length: int,
+    depth: int,
+    nodes: int,
+) -> None:
+    request = request_of([1, 2, 3], length, "draft_then_verify", parameters, gamma)
+    draft = RunsAhead(FakeModel(agreement=agreement), tree=True)
+    text, _ = written(draft, request, depth=depth, nodes=nodes)
+    assert text == autoregressive(TARGET, request)
+
+
+def test_a_turn_is_one_chain_of_what_the_draft_takes_for_likeliest() -> None:
+    request = request_of([1, 2, 3], 61, "draft_then_verify", GREEDY, 4)
+    draft = RunsAhead(TARGET, tree=True)
+    text, steps = written(draft, request)
+    assert text == autoregressive(TARGET, request)
+    # The prompt gives one token, each turn of a draft that is always right five.
+    assert steps == 1 + 60 // 5
+    assert draft.chains[:11] == [4] * 11
+
+
+def test_card_looks_again_after_every_pass() -> None:
+    draft = RunsAhead(FakeModel(agreement=0.8), tree=True)
+    request = request_of([1, 2, 3], 40, "card", GREEDY)
+    text, _ = written(draft, request)
+    assert text == autoregressive(TARGET, request)
+    assert not draft.chains
