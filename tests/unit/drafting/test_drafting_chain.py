@@ -41,6 +41,7 @@ def written(draft: FakeEngine, request: SlotRequest, **settings: Any) -> tuple[l
     with OneProcess(target, draft, settings_of(**settings)) as both:
         stream = both.open(request)
         both.run([stream])
+        both.draft.step()  # it may look at a text that is whole
         return stream.output, stream.counters.steps
 
 

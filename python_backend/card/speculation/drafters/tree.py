@@ -285,7 +285,8 @@ class TreeDrafter:
         chain = Chain.begin(session, branches, plan.text, plan.chosen.nodes[0])
         depth = min(self._config.depth, session.tokens_left)
         room = session.tree.capacity - max(len(session.tree), branches.pending)
-        rankings = chain.rankings(min(session.passes, depth - 1 - chain.depth, room))
+        passes = min(session.passes, depth - 1 - chain.depth, room)
+        rankings = chain.rankings(max(1, passes))  # behind a text that is whole, none is of use
         nodes = chain.grow(
             self._engine.forward_chain(chain.rows(rankings[0]), rankings[1:], chain.entry)
         )
