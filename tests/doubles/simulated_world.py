@@ -218,10 +218,5 @@ class World:
             agreement if accepted < drafted else behind
         ):
             accepted += 1
-        return Outcome(
-            drafted=drafted,
-            verified=count,
-            accepted=accepted,
-            rejected=accepted < count,
-            chances=candidates.chances[:count],
-        )
+        rejected = accepted < count
+        return Outcome.of(candidates.first(count), drafted, range(accepted), rejected=rejected)

@@ -125,7 +125,7 @@ def _time_systems(job: Job, pair: Pair, *demands: Demand) -> Iterator[Found]:
         job.extent,
         target={"path": pair.target, "device": job.device},
         draft={"path": pair.draft, "device": job.draft_device},
-        speculation={"query": "subtree"},
+        speculation={"query": "subtree", "branches": 8},
         cache={"slots": max(demand.streams for demand in demands), "nodes": 256},
         serving={"engine_timeout_s": 30},
     )

@@ -76,8 +76,7 @@ def compare(
 ) -> Generator[Speed, None, None]:
     """Speeds on a target whose settings allow queries of several paths.
 
-    Of every demand autoregressive decoding first, then every pacing, most wanted first; queries
-    of several paths last.
+    Of every demand autoregressive decoding first, then every pacing; queries of several paths last.
 
     Close it to end the draft's process early. Raises `EngineError`.
     """
@@ -91,21 +90,19 @@ def compare(
         return _speed(demand, system, runs, alone.setdefault(demand, runs))
 
     gamma = extent.gamma
-    with both.beside(query="chain") as loops:
-        for demand in demands:
-            yield measured(loops, demand, "autoregressive", "autoregressive")
-            yield measured(loops, demand, "CARD", "card")
-            yield measured(loops, demand, "auto", "auto")
-            yield measured(loops, demand, f"PEARL, γ = {gamma}", "pearl", gamma)
-    with both.alternating(query="chain") as alternate:
-        loops = alternate(gamma, 1)
-        for demand in demands:
-            name = f"draft-verify, γ = {gamma}"
-            yield measured(loops, demand, name, "draft_then_verify", gamma)
-    with both.beside() as loops:
-        for demand in demands:
-            yield measured(loops, demand, "auto, subtree", "auto")
-            yield measured(loops, demand, "CARD, subtree", "card")
+    for shape, suffix in (("chain", ""), ("subtree", ", subtree")):
+        with both.beside(query=shape) as loops:
+            for demand in demands:
+                if not suffix:
+                    yield measured(loops, demand, "autoregressive", "autoregressive")
+                    yield measured(loops, demand, f"PEARL, γ = {gamma}", "pearl", gamma)
+                yield measured(loops, demand, f"CARD{suffix}", "card")
+                yield measured(loops, demand, f"auto{suffix}", "auto")
+        with both.alternating(query=shape) as alternate:
+            loops = alternate(gamma, 1)
+            for demand in demands:
+                name = f"draft-verify, γ = {gamma}{suffix}"
+                yield measured(loops, demand, name, "draft_then_verify", gamma)
 
 
 def _runs(loops: Loops, tasks: list[Task], streams: int, decoding: str, gamma: int) -> list[_Run]:

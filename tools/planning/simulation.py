@@ -204,7 +204,8 @@ class _Loops:
                 plan, [self], [Candidates.chain([0] * verified, chances)]
             )
         accepted = min(right, verified)
-        return Outcome(len(chain), verified, accepted, accepted < verified, chances[:verified])
+        candidates = Candidates.chain([0] * verified, chances[:verified])
+        return Outcome.of(candidates, len(chain), range(accepted), rejected=accepted < verified)
 
     def _from_tree(self, limit: int) -> Chain:
         return self.tree.query(self.committed - 1, limit, self._seen)

@@ -33,7 +33,7 @@ class Candidates:
         return cls(tokens, list(range(ROOT, len(tokens) - 1)), chances)
 
     def first(self, count: int) -> Candidates:
-        """The first `count` of a chain."""
+        """The first `count` of them."""
         return Candidates(self.tokens[:count], self.parents[:count], self.chances[:count])
 
     def followed_by(self, others: Candidates) -> Candidates:
@@ -49,6 +49,15 @@ class Candidates:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def depths(self) -> Sequence[int]:
+        """Of each, 0 for those that follow the last committed token."""
+        if self.is_chain:
+            return range(len(self.tokens))
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent == ROOT else depths[parent] + 1)
+        return depths
 
     @property
     def is_chain(self) -> bool:

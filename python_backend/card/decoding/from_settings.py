@@ -28,7 +28,6 @@ def controller(settings: Settings, engine: Engine) -> Controller:
     config = ControlConfig(
         num_rows=None if speculation.rows == "auto" else speculation.rows,
         ngram_tokens=speculation.lookahead,
-        is_chain=speculation.query == "chain",
         costs_ms=engine.row_costs_ms,
         alone_share=engine.alone_share,
     )

@@ -307,10 +307,5 @@ class TargetLoop:
 def _outcome(query: Query, result: VerifyResult | None) -> Outcome:
     if result is None:
         return Outcome()
-    return Outcome(
-        drafted=query.drafted,
-        verified=len(query.candidates),
-        accepted=result.num_accepted,
-        rejected=result.rejected,
-        chances=query.candidates.chances,
-    )
+    path = [row - 1 for row in result.rows[1:]]  # the first row is the last committed token
+    return Outcome.of(query.candidates, query.drafted, path, rejected=result.rejected)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from simulated_world import World
 
-from card.cache import Candidates
+from card.cache import ROOT, Candidates
 from card.engines.row_costs import CostCurve
 from card.sampling import SamplingParameters
-from card.speculation.control import CONTROLLERS, ControlConfig
+from card.speculation.control import CONTROLLERS, ControlConfig, Outcome
 from card.speculation.pacing import PACINGS
 
 FREE_ROWS_MS = {1: 10.0, 8: 10.5, 32: 12.0, 64: 15.0}
@@ -292,3 +292,35 @@ def test_rows_that_once_seemed_too_dear_are_tried_again() -> None:
     world.write([texts.pop()], 64)
     world.costs = now
     assert mean(world.write([text], 128) for text in texts) > 1.15
+
+
+SUBTREE = Candidates([5, 6, 7, 8], [ROOT, ROOT, 0, 1], [0.6, 0.3, 0.42, 0.2])
+"""Two paths, likeliest first: 5 7 and 6 8."""
+
+
+@pytest.mark.parametrize(
+    ("path", "rejected", "chances", "agreed"),
+    [
+        ([0, 2], False, [0.6, 0.7], 2),
+        ([0], True, [0.6, 0.7], 1),
+        ([1, 3], False, [0.6, 0.2 / 0.3], 1),  # by the second candidate, and what is below it
+        ([1], False, [0.6], 0),  # the text ended
+        ([], True, [0.6], 0),
+    ],
+)
+def test_a_draft_is_judged_by_its_first_candidate_at_each_step(
+    path: list[int], rejected: bool, chances: list[float], agreed: int
+) -> None:
+    outcome = Outcome.of(SUBTREE, 4, path, rejected=rejected)
+    assert outcome.chances == pytest.approx(chances)
+    assert (outcome.agreed, outcome.accepted) == (agreed, len(path))
+    by_ngrams = Outcome.of(SUBTREE, 0, path, rejected=rejected)
+    assert (list(by_ngrams.chances), by_ngrams.agreed) == ([], 0)
+
+
+def test_of_a_subtree_as_much_is_verified_as_pays() -> None:
+    for curve_ms, kept in ((FREE_ROWS_MS, 4), ({1: 10.0, 2: 13.0, 8: 30.0}, 1)):
+        world = World(curve_ms=curve_ms)
+        session = world.session(0.7)
+        plan = world.control.plan([session], draft_lives=True)
+        assert world.control.trim(plan, [session], [SUBTREE]) == [kept]

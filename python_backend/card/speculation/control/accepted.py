@@ -1,4 +1,4 @@
-"""How often a session's candidates are accepted, against how often they promised to be."""
+"""How often a draft's first candidate is accepted, against how often it promised to be."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ AGREEMENT = 0.7
 
 @dataclass(slots=True)
 class Acceptance:
-    """Of one session's candidates, of late, as far as they were reached.
+    """Of the first candidate at each step of one session, of late, as far as steps were reached.
 
-    reached, accepted  candidates; promised: the sum of their chances
+    reached, accepted  steps; promised: the sum of their chances
     """
 
     reached: float = PRIOR
@@ -33,13 +33,8 @@ class Acceptance:
         return min(1.0, self.accepted / self.promised)
 
     def observe(self, outcome: Outcome) -> None:
-        accepted = min(outcome.accepted, outcome.drafted)
-        reached = accepted + (accepted < outcome.drafted and outcome.rejected)
-        above, promised = 1.0, 0.0
-        for chance in outcome.chances[:reached]:
-            promised += chance / above if above else 0.0
-            above = chance
+        reached = len(outcome.chances)
         fade = min(1.0, MEMORY / (self.reached + reached))
         self.reached = (self.reached + reached) * fade
-        self.accepted = (self.accepted + accepted) * fade
-        self.promised = (self.promised + promised) * fade
+        self.accepted = (self.accepted + outcome.agreed) * fade
+        self.promised = (self.promised + sum(outcome.chances)) * fade

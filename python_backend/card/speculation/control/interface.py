@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from card.cache import LEAST_CHANCE, Candidates
+from card.cache import LEAST_CHANCE, ROOT, Candidates
 from card.sampling import SamplingParameters
 
 
@@ -106,6 +106,10 @@ class Plan:
         return any(share.drafts and not (share.is_remote or share.awaited) for share in self.shares)
 
 
+NO_CANDIDATE = -2
+"""Stands for a choice of the target that no candidate was."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What a pass gave one session.
@@ -114,7 +118,9 @@ class Outcome:
     verified  candidates in the pass
     accepted  of these
     rejected  one of them was wrong
-    chances   of the verified ones to be accepted, as they were ranked
+    chances   of each step along what was accepted, and of the one behind it that was rejected: how
+              likely the draft's first candidate there was, given those above it
+    agreed    steps, of these, in which that was the target's choice
     """
 
     drafted: int = 0
@@ -122,6 +128,27 @@ class Outcome:
     accepted: int = 0
     rejected: bool = False
     chances: Sequence[float] = ()
+    agreed: int = 0
+
+    @classmethod
+    def of(
+        cls, candidates: Candidates, drafted: int, path: Sequence[int], *, rejected: bool
+    ) -> Outcome:
+        """Of a pass that verified these and accepted the ones in `path`, each below the one before.
+
+        drafted  how many of them the draft gave: the first ones
+        """
+        first: dict[int, int] = {}
+        for index, parent in enumerate(candidates.parents[:drafted]):
+            first.setdefault(parent, index)
+        chances, agreed, above, chance = list[float](), 0, ROOT, 1.0
+        for chosen in [*path, NO_CANDIDATE] if rejected else path:
+            if (likeliest := first.get(above)) is None:
+                break
+            chances.append(candidates.chances[likeliest] / chance if chance else 0.0)
+            agreed += chosen == likeliest
+            above, chance = chosen, candidates.chances[chosen] if chosen >= 0 else 0.0
+        return cls(drafted, len(candidates), len(path), rejected, chances, agreed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +157,6 @@ class ControlConfig:
 
     num_rows      rows of each session in a pass; None: as many as pay
     ngram_tokens  n-gram proposals behind a chain, at most
-    is_chain      candidates are chains, of which any beginning may be verified
     costs_ms      measured milliseconds of a target pass by its rows, while nobody else computes on
                   the cores that it leaves to the draft; a controller that chooses rows needs them
     alone_share   share of its time that a pass takes where it has the draft's cores too
@@ -138,7 +164,6 @@ class ControlConfig:
 
     num_rows: int | None = None
     ngram_tokens: int = 0
-    is_chain: bool = True
     costs_ms: Mapping[int, float] = field(default_factory=dict)
     alone_share: float = 1.0
 

@@ -99,7 +99,7 @@ class Measured:
         turns = None
         if len(sessions) == len(whole) == 1 and drafts[0]:
             turns = self._turns(sessions[0], self._ways.setdefault(kind, Ways()))
-        shares = self._shares(sessions, drafts, most_rows, turns)
+        shares = self._shares(sessions, drafts, turns)
         for session, share in zip(sessions, shares, strict=True):
             text = self._texts[session.number]
             text.waited, text.awaited = text.awaited, share.awaited
@@ -109,16 +109,18 @@ class Measured:
         self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
     ) -> list[int]:
         """The likeliest candidates of all, as many as give most tokens per second of the pass."""
-        if not (self._config.is_chain and any(map(len, found))):
-            return [len(candidates) for candidates in found]
+        if not any(map(len, found)):
+            return [0] * len(found)
         worth = sorted(
             (
-                -chance * self._texts[session.number].acceptance.discount ** (place + 1),
+                -chance * self._texts[session.number].acceptance.discount ** (depth + 1),
                 place,
                 index,
             )
             for index, (session, candidates) in enumerate(zip(sessions, found, strict=True))
-            for place, chance in enumerate(candidates.chances)
+            for place, (chance, depth) in enumerate(
+                zip(candidates.chances, candidates.depths(), strict=True)
+            )
         )
         best = self._costs.best_rows(
             [-entry[0] for entry in worth], len(found), alone=not plan.has_company
@@ -227,7 +229,6 @@ class Measured:
         self,
         sessions: Sequence[ControlledSession],
         drafts: Sequence[bool],
-        most_rows: int | None,
         turns: Turns | None,
     ) -> list[Share]:
         """Of sessions for each of which the draft works, or not."""
@@ -244,7 +245,7 @@ class Measured:
             return max(LEAST_CHANCE, self._costs.least_chance(count, alone=alone))
 
         return [
-            self._share(session, count, most_rows, least_chance, turns, drafts=drafted)
+            self._share(session, count, least_chance, turns, drafts=drafted)
             for session, drafted in zip(sessions, drafts, strict=True)
         ]
 
@@ -252,7 +253,6 @@ class Measured:
         self,
         session: ControlledSession,
         sharing: int,
-        most_rows: int | None,
         least_chance: Callable[[bool], float],
         turns: Turns | None,
         *,
@@ -262,11 +262,6 @@ class Measured:
             return Share(False, 1, 0)
         text, config, remote = self._texts[session.number], self._config, session.is_remote
         drafts = drafts and session.drafts
-        if not config.is_chain:  # nothing is left out later
-            rows = self._gains.of_chains(text.acceptance.rate, sharing, alone=False)[0]
-            if most_rows is not None:
-                rows = min(rows, max(1, most_rows // sharing))
-            return Share(drafts, rows, config.ngram_tokens, remote)
         rows = max(self._curve.choices)
         text.leans = drafts and session.adapts and self._repeats(session, text, sharing, turns)
         ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
