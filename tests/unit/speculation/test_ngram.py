@@ -199,6 +199,22 @@ def test_a_file_that_is_no_table_of_this_vocabulary_is_refused(
         read_table(file, VOCABULARY)
 
 
+def test_a_file_with_any_damaged_byte_is_refused_or_read(tmp_path: Path) -> None:
+    file = tmp_path / "table.npz"
+    write_table(table_of([[1, 2, 3] * 8]), VOCABULARY, file)
+    sound = file.read_bytes()
+    refused = 0
+    for at in range(len(sound)):
+        damaged = bytearray(sound)
+        damaged[at] ^= 0xFF
+        file.write_bytes(damaged)
+        try:
+            read_table(file, VOCABULARY)
+        except NgramFileError:
+            refused += 1
+    assert refused > len(sound) // 2
+
+
 def test_a_table_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "table.npz"
     write_table(table_of([[1, 2, 1, 2]]), VOCABULARY, file)
