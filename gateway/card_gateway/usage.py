@@ -74,7 +74,6 @@ class Usage:
                 "accepted": accepted,
                 "steps": steps,
                 "tokens_per_step": round(self.completion_tokens / steps, 3),
+                "foreign": self.total("foreign"),
             }
-            if foreign := self.total("foreign"):
-                found["speculation"]["foreign"] = foreign
         return found

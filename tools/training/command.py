@@ -76,6 +76,13 @@ def distil(
 @app.command()
 def evaluate(
     pair: Annotated[Path, typer.Argument(help="Folder with `target` and `draft`.")] = _OUTPUT,
+    draft: Annotated[
+        Path | None,
+        typer.Option(
+            help="Another draft: PAIR/undistilled is that of before its distillation.",
+            show_default="PAIR/draft",
+        ),
+    ] = None,
     prompts: Annotated[Path, typer.Option(help="JSONL with a text `prompt` in each line.")] = (
         _OWN_PROMPTS
     ),
@@ -102,7 +109,8 @@ def evaluate(
             held_out = own_held_out
         with bar("evaluate") as show:
             figures = stages.evaluate(
-                pair,
+                pair / "target",
+                draft or pair / "draft",
                 prompts,
                 held_out,
                 device_of(device),

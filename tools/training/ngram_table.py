@@ -7,10 +7,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from card.settings import REPOSITORY_ROOT
 from card.settings.paths import own_table
@@ -61,11 +62,19 @@ def texts_of(file: Path, model: ModelFiles, vocabulary: int) -> list[Sequence[in
             return [model.tokenizer().encode(file.read_text(encoding="utf-8")).ids]
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is no text in UTF-8: {error}") from error
-    rows = np.load(file, allow_pickle=False)
-    are_ids = rows.dtype.kind in "iu" and ((rows >= 0) & (rows < vocabulary)).all()
-    if rows.ndim != 2 or not are_ids:
-        raise ValueError(f"{file} is no array [texts, tokens] of ids below {vocabulary}")
+    wanted = f"array [texts, tokens] of ids below {vocabulary}"
+    try:
+        rows = np.load(file, allow_pickle=False)
+    except (EOFError, ValueError) as error:
+        raise ValueError(f"{file} is no {wanted}: {error}") from error
+    if not isinstance(rows, np.ndarray) or not _are_ids(rows, vocabulary):
+        raise ValueError(f"{file} is no {wanted}")
     return list(rows)
+
+
+def _are_ids(rows: NDArray[Any], vocabulary: int) -> bool:
+    is_whole = rows.ndim == 2 and rows.dtype.kind in "iu"
+    return is_whole and bool(((rows >= 0) & (rows < vocabulary)).all())
 
 
 if __name__ == "__main__":

@@ -181,7 +181,8 @@ def distil(
 
 
 def evaluate(
-    pair: Path,
+    target_folder: Path,
+    draft_folder: Path,
     prompts: Path,
     held_out: Path | None,
     device: torch.device,
@@ -190,13 +191,13 @@ def evaluate(
     seed: int = 0,
     show: Show = silent,
 ) -> Evaluation:
-    """Measure the pair in ``pair/target`` and ``pair/draft``, in float32; writes nothing.
+    """Measure a draft beside its target, in float32; writes nothing.
 
     ``held_out`` is a JSONL file of documents as ``corpus.gather`` writes it; its losses are
     taken over at most 64 windows of half the positions, at most 512 tokens each.
     """
-    target, draft = (architecture.load(pair / role, device) for role in ("target", "draft"))
-    tokenizer = tokenization.load_tokenizer(pair / "target")
+    target, draft = (architecture.load(folder, device) for folder in (target_folder, draft_folder))
+    tokenizer = tokenization.load_tokenizer(target_folder)
     found = read_prompts(prompts, tokenizer, limit)
     ids = [[tokenization.END_OF_TEXT, *prompt.tokens] for prompt in found]
     agreement = [

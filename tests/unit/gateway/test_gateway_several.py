@@ -152,7 +152,7 @@ def test_the_usage_tells_what_speculation_did(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
     counts = {"target_steps": 2, "total_draft_tokens": 5, "total_accepted_draft_tokens": 3}
-    gateway.triton.answer = lambda _: [told("x", 5, **counts)]
+    gateway.triton.answer = lambda _: [told("x", 5, **counts, foreign_tokens=0)]
     usage = client.completions.create(**PROMPT, n=2).usage
     assert usage is not None
     assert usage.completion_tokens_details is not None
@@ -160,7 +160,7 @@ def test_the_usage_tells_what_speculation_did(
     assert usage.completion_tokens_details.rejected_prediction_tokens == 4
     assert usage.model_extra is not None
     assert usage.model_extra["speculation"] == {
-        "drafted": 10, "accepted": 6, "steps": 4, "tokens_per_step": 2.5,
+        "drafted": 10, "accepted": 6, "steps": 4, "tokens_per_step": 2.5, "foreign": 0,
     }  # fmt: skip
     gateway.triton.answer = lambda _: [told("x", 5, **counts, foreign_tokens=1)]
     usage = client.completions.create(**PROMPT, n=2, extra_body={"acceptance": "loose"}).usage

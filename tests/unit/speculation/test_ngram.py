@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +200,22 @@ def test_a_file_that_is_no_table_of_this_vocabulary_is_refused(
         read_table(file, VOCABULARY)
 
 
+def test_a_file_with_any_damaged_byte_is_refused_or_read(tmp_path: Path) -> None:
+    file = tmp_path / "table.npz"
+    write_table(table_of([[1, 2, 3] * 8]), VOCABULARY, file)
+    sound = file.read_bytes()
+    refused = 0
+    for at in range(len(sound)):
+        damaged = bytearray(sound)
+        damaged[at] ^= 0xFF
+        file.write_bytes(damaged)
+        try:
+            read_table(file, VOCABULARY)
+        except NgramFileError:
+            refused += 1
+    assert refused > len(sound) // 2
+
+
 def test_a_table_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "table.npz"
     write_table(table_of([[1, 2, 1, 2]]), VOCABULARY, file)
@@ -264,11 +281,32 @@ def test_the_command_makes_a_table_of_the_targets_tokens(tmp_path: Path) -> None
     assert len(read_table(output, vocabulary)) > 10
 
 
-@pytest.mark.parametrize(("name", "why"), [("text.txt", "text in UTF-8"), ("ids.npy", "of ids")])
-def test_the_command_names_the_file_that_holds_no_text(tmp_path: Path, name: str, why: str) -> None:
+def _saved(*, archive: bool = False) -> bytes:
+    """Ids, one of which is none. The first byte of an array begins no text."""
+    written = BytesIO()
+    if archive:
+        np.savez(written, ids=[[3, 1]])
+    else:
+        np.save(written, [[3, -1]])
+    return written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("text.txt", _saved(), "text in UTF-8"),
+        ("ids.npy", _saved(), "of ids"),
+        ("ids.npy", b"", "of ids"),
+        ("ids.npy", _saved()[:-1], "of ids"),
+        ("ids.npy", _saved(archive=True), "of ids"),
+    ],
+    ids=["array", "negative", "empty", "cut", "archive"],
+)
+def test_the_command_names_the_file_that_holds_no_text(
+    tmp_path: Path, name: str, content: bytes, why: str
+) -> None:
     file = tmp_path / name
-    with file.open("wb") as written:
-        np.save(written, [[3, -1]])  # whose first byte begins no text
+    file.write_bytes(content)
     with pytest.raises(ValueError, match=f"{file} is no .*{why}"):
         texts_of(file, model_files_of(PAIR / "target"), 10)
 

@@ -289,7 +289,8 @@ def test_agreement_is_measured_on_the_targets_own_path_with_shared_noise(
 def test_evaluation_reports_every_figure_and_changes_nothing(pair: Pair) -> None:
     held_out = pair.place.corpus / HELD_OUT
     before = {file: file.stat().st_mtime_ns for file in pair.place.root.rglob("*")}
-    figures = stages.evaluate(pair.place.root, pair.prompts, held_out, CPU.device, max_tokens=8)
+    folders = [pair.place.model(role) for role in ("target", "draft")]
+    figures = stages.evaluate(*folders, pair.prompts, held_out, CPU.device, max_tokens=8)
     assert {file: file.stat().st_mtime_ns for file in pair.place.root.rglob("*")} == before
     assert figures.prompts == 2
     assert figures.target_loss is not None
@@ -298,3 +299,12 @@ def test_evaluation_reports_every_figure_and_changes_nothing(pair: Pair) -> None
     assert 0 < figures.target_loss < np.log(400)
     assert [row.temperature for row in figures.agreement] == [0.0, 0.8]
     assert figures.target_parameters > figures.draft_parameters
+
+
+def test_another_draft_is_evaluated_beside_the_target(pair: Pair) -> None:
+    """As the draft of before its distillation is; here the target, which agrees with itself."""
+    root = pair.place.root
+    options = ["--draft", str(root / "target"), "--prompts", str(pair.prompts), "--max-tokens", "8"]
+    outcome = CliRunner().invoke(app, ["evaluate", str(root), *options, "--device", "cpu"])
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.output.count("1.000  1.000  1.000") == 2
