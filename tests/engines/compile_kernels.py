@@ -23,7 +23,6 @@ FLOATS = ("sums", "scales", "factors", "values", "weights", "log_probabilities")
 
 def compiled(kernel: Any, constants: Mapping[str, object], warps: int, stages: int = 3) -> None:
     """Raises what Triton raises where a kernel does not compile."""
-    constants = {**constants, "OVERLAPS": True}
     types: dict[str, str] = dict.fromkeys(constants, "constexpr")
     types |= dict.fromkeys((*INTEGERS, "path_width"), "i32")
     types |= dict.fromkeys(INDICES, "*i32") | dict.fromkeys(FLOATS, "*fp32")

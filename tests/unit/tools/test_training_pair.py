@@ -289,8 +289,8 @@ def test_agreement_is_measured_on_the_targets_own_path_with_shared_noise(
 def test_evaluation_reports_every_figure_and_changes_nothing(pair: Pair) -> None:
     held_out = pair.place.corpus / HELD_OUT
     before = {file: file.stat().st_mtime_ns for file in pair.place.root.rglob("*")}
-    folders = [pair.place.model(role) for role in ("target", "draft")]
-    figures = stages.evaluate(*folders, pair.prompts, held_out, CPU.device, max_tokens=8)
+    target, draft = pair.place.model("target"), pair.place.model("draft")
+    figures = stages.evaluate(target, draft, pair.prompts, held_out, CPU.device, max_tokens=8)
     assert {file: file.stat().st_mtime_ns for file in pair.place.root.rglob("*")} == before
     assert figures.prompts == 2
     assert figures.target_loss is not None

@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from card.engines.torch.captured.kernels.overlap import await_previous, launch_options
 from card.engines.torch.captured.kernels.pages import PAGE
 from card.engines.torch.captured.kernels.tiles import plus_product
 
@@ -91,7 +90,6 @@ def attend(
         QUERIES=max(_LEAST_QUERIES, triton.next_power_of_2(heads // kv_heads)),
         num_warps=4,
         num_stages=2,
-        **launch_options(queries.device),
     )
     out = torch.empty(rows, heads * size, dtype=queries.dtype, device=queries.device)
     _join[(rows, heads)](
@@ -104,7 +102,6 @@ def attend(
         COLUMNS=columns,
         SPLITS=SPLITS,
         num_warps=1,
-        **launch_options(queries.device),
     )
     return out
 
@@ -135,13 +132,11 @@ def _attend(
     SPLITS: tl.constexpr,
     TILE: tl.constexpr,
     QUERIES: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """One split of the positions, for the heads of a tile's rows that share one key head.
 
     A query is a row of the tile and a head: query q is head q % SHARE of row q // SHARE.
     """
-    await_previous(OVERLAPS)
     SHARE: tl.constexpr = HEADS // KV_HEADS
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
@@ -209,11 +204,9 @@ def _join(
     SIZE: tl.constexpr,
     COLUMNS: tl.constexpr,
     SPLITS: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """What the splits found for one row and head, in the order in which a sum over so many is
     always taken."""
-    await_previous(OVERLAPS)
     row = tl.program_id(0)
     head = tl.program_id(1)
     column = tl.arange(0, COLUMNS)

@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from card.engines.torch.captured.kernels.overlap import await_previous, launch_options
-
 _COLUMNS = 1024
 """Outputs of one program where a row may be divided."""
 
@@ -29,7 +27,6 @@ def plain(sums: Tensor, bias: Tensor | None, out: Tensor) -> Tensor:
         SPLITS=splits,
         BIASED=bias is not None,
         COLUMNS=_COLUMNS,
-        **launch_options(sums.device),
     )
     return out
 
@@ -47,7 +44,6 @@ def gated(sums: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
         SPLITS=splits,
         BIASED=bias is not None,
         COLUMNS=_COLUMNS,
-        **launch_options(sums.device),
     )
     return out
 
@@ -76,7 +72,6 @@ def plus_then_norm(
         BIASED=bias is not None,
         COLUMNS=triton.next_power_of_2(outputs),
         num_warps=8,
-        **launch_options(sums.device),
     )
     return hidden, normed
 
@@ -130,7 +125,6 @@ def rotate_and_store(
         NORMED=norms is not None,
         COLUMNS=triton.next_power_of_2(size),
         num_warps=1,
-        **launch_options(sums.device),
     )
     return queries
 
@@ -170,9 +164,7 @@ def _plain(
     SPLITS: tl.constexpr,
     BIASED: tl.constexpr,
     COLUMNS: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    await_previous(OVERLAPS)
     row = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     wanted = column < outputs
@@ -191,9 +183,7 @@ def _gated(
     SPLITS: tl.constexpr,
     BIASED: tl.constexpr,
     COLUMNS: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    await_previous(OVERLAPS)
     row = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     wanted = column < half
@@ -218,9 +208,7 @@ def _plus_then_norm(
     SPLITS: tl.constexpr,
     BIASED: tl.constexpr,
     COLUMNS: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
-    await_previous(OVERLAPS)
     column = tl.arange(0, COLUMNS)
     wanted = column < outputs
     at = tl.program_id(0) * outputs + column
@@ -270,10 +258,8 @@ def _rotate_and_store(
     BIASED: tl.constexpr,
     NORMED: tl.constexpr,
     COLUMNS: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """A program takes one head of the queries, or one of the keys and the values beside it."""
-    await_previous(OVERLAPS)
     row = tl.program_id(0)
     head = tl.program_id(1)
     column = tl.arange(0, COLUMNS)

@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from card.engines.torch.captured.kernels.overlap import await_previous, launch_options
 from card.engines.torch.captured.kernels.tiles import plus_product
 
 ROW_TILE = 16
@@ -88,7 +87,6 @@ class SkinnyLinear:
                 INPUT_TILE=INPUT_TILE,
                 num_warps=_WARPS,
                 num_stages=_STAGES,
-                **launch_options(rows.device),
             )
         return sums
 
@@ -113,7 +111,6 @@ def _multiply(
     ROW_TILE: tl.constexpr,
     OUTPUT_TILE: tl.constexpr,
     INPUT_TILE: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """Partial sums of one tile of outputs over one split of the inputs, for all rows.
 
@@ -121,7 +118,6 @@ def _multiply(
     of the left operand from shared memory, and no more than 8 columns of the right one. Every tile
     of rows has an accumulator of its own, and sees the same instructions in the same order.
     """
-    await_previous(OVERLAPS)
     output = tl.program_id(0) * OUTPUT_TILE + tl.arange(0, OUTPUT_TILE)
     split = tl.program_id(1)
     row = tl.arange(0, ROW_TILE)

@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from card.engines.torch.captured.kernels.overlap import await_previous, launch_options
-
 MOST_RANKED = 8
 """Ids of a row that are ranked, always so many."""
 
@@ -42,7 +40,6 @@ def rank(
     values = torch.empty(rows, parts, MOST_RANKED, dtype=torch.float32, device=device)
     ids = torch.empty(rows, parts, MOST_RANKED, dtype=torch.int32, device=device)
     weights = torch.empty(2, rows, parts, dtype=torch.float32, device=device)
-    options = launch_options(device)
     _rank_part[(rows, parts)](
         logits,
         factors,
@@ -56,7 +53,6 @@ def rank(
         DRAWS=draws,
         PART=_PART,
         BEST=MOST_RANKED,
-        **options,
     )
     _join_parts[(rows,)](
         values,
@@ -69,7 +65,6 @@ def rank(
         rows * parts,
         PARTS=triton.next_power_of_2(parts),
         BEST=MOST_RANKED,
-        **options,
     )
 
 
@@ -98,10 +93,8 @@ def _rank_part(
     DRAWS: tl.constexpr,
     PART: tl.constexpr,
     BEST: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """The best of one part of a row, its largest value, and the sum of its weights beside that."""
-    await_previous(OVERLAPS)
     row = tl.program_id(0)
     factor = tl.load(factors + row)
     if factor == 0.0:
@@ -141,10 +134,8 @@ def _join_parts(
     sums_at,
     PARTS: tl.constexpr,
     BEST: tl.constexpr,
-    OVERLAPS: tl.constexpr,
 ):
     """The best of a row among the best of its parts."""
-    await_previous(OVERLAPS)
     row = tl.program_id(0)
     if tl.load(factors + row) == 0.0:
         return
