@@ -1,4 +1,4 @@
-"""A slot's fields for processes that read and write some twenty of them in every pass."""
+"""Fields of the pool for processes that read and write some twenty of them in every pass."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ _FORMATS: Final = {"i": "q", "u": "Q", "f": "d"}
 
 
 class Record:
-    """The fields of one slot by name: single words as numbers, everything else as live arrays.
+    """The fields of one slot, or of the header, by name: single words as numbers, everything else
+    as live arrays.
 
     Words go through memoryviews, which load or store all eight bytes at once like NumPy's records
     and take a third of their time.
 
-    slots  [slots] of `layout.slot_dtype`
+    records  [records] of `layout.slot_dtype` or `layout.header_dtype`
     """
 
     __slots__ = ("_arrays", "_words")
 
-    def __init__(self, slots: NDArray[np.void], index: int) -> None:
+    def __init__(self, records: NDArray[np.void], index: int) -> None:
         self._words: dict[str, memoryview[Any]] = {}
         self._arrays: dict[str, NDArray[Any]] = {}
-        row = slots[index : index + 1]
+        row = records[index : index + 1]
         everything = row.view(np.uint8).data
         for name, (kind, at, *_) in (row.dtype.fields or {}).items():
             if kind.shape:
@@ -40,3 +41,7 @@ class Record:
 
     def __setitem__(self, name: str, value: float) -> None:
         self._words[name][0] = value
+
+    def word(self, name: str) -> memoryview[Any]:
+        """The memory of a single word."""
+        return self._words[name]
