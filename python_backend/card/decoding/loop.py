@@ -16,7 +16,7 @@ from card.constraints.compiler import GuideCompiler
 from card.decoding.from_settings import acceptance_rules, controller, ngram_memory
 from card.decoding.open_sessions import OpenSessions
 from card.decoding.prefill import Prefill
-from card.decoding.session import Query, TargetSession
+from card.decoding.session import NO_QUERY, Query, TargetSession
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
@@ -228,7 +228,7 @@ class TargetLoop:
     def _verify(self, turn: Turn, logits: Logits) -> VerifyResult | None:
         """What is committed to one session; None: nothing, it reads on, or its logits are broken
         and the session ends."""
-        session, query, rows = turn.session, turn.query or Query(), turn.rows
+        session, query, rows = turn.session, turn.query or NO_QUERY, turn.rows
         behind = 0
         if turn.query is None:
             known, behind = self._engine.length(session.engine_session), rows.wanted - 1
@@ -261,7 +261,7 @@ class TargetLoop:
             self._engine.commit_kv(session.engine_session, result.rows)
             session.slot.verify(0)
         if result is not None:
-            session.commit(result, query or Query())
+            session.commit(result, query or NO_QUERY)
             if query is None:
                 session.remember(self._engine)
 

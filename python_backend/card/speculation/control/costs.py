@@ -117,21 +117,23 @@ class PassCosts:
         """A pass took so long; returns the milliseconds that it counts for, twice what was expected
         at most: a pass that the machine interrupted says little."""
         way, padded = (alone, size_of(sessions)), self._curve.padded(rows)
-        if self._passes[way] % PRIOR == 0:
+        passes, last = self._passes[way], self._last
+        if passes % PRIOR == 0:
             self._lately.clear()
         expected = self.next_ms(rows, sessions, alone=alone)
         taken = min(1e3 * seconds, 2.0 * expected)
-        factors = [self._speed, self._ways.setdefault(way, Factor(self._prior[alone]))]
-        if self._changes(way, rows):
-            factors.append(self._change)
+        of_way = self._ways.setdefault(way, Factor(self._prior[alone]))
         # The first pass of either way still has something of the other one.
-        if self._last is not None and self._last[0] == way:
+        if last is not None and last[0] == way:
             of_rows = self._rows.setdefault((way, padded), Factor(1.0))
-            of_rows.fade(self._passes[way])
-            for factor in (*factors, of_rows):
-                factor.add(factor.value * taken / expected)
-                expected = self.next_ms(rows, sessions, alone=alone)
-            self._passes[way] += 1
+            of_rows.fade(passes)
+            factors = [self._speed, of_way, *([self._change] if last[1] != padded else []), of_rows]
+            share = taken / expected
+            for factor in factors:  # each explains what those before it leave
+                before = factor.value
+                factor.add(before * share)
+                share *= before / factor.value
+            self._passes[way] = passes + 1
         self._last = way, padded
         return taken
 

@@ -71,7 +71,7 @@ def _below_text(session: QueriedSession) -> tuple[Tree, int] | None:
     tree, history = session.tree(), session.history
     if tree is None or tree.root_length > len(history):
         return None
-    node = descend(tree, ROOT, history.tokens[max(0, tree.root_length) :].tolist())
+    node = descend(tree, ROOT, history.tokens[max(0, tree.root_length) :])
     if node is None:
         return None
     ranks = path_ranks(tree.score, tree.parent, _exponent(session))
