@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from card.cache.bell import Bell
 from card.cache.chain import chain_begins_at
@@ -17,8 +18,7 @@ from card.cache.stopwatch import Stopwatch
 from card.sampling import Likeliest
 
 
-@dataclass(frozen=True, slots=True)
-class DraftProgress:
+class DraftProgress(NamedTuple):
     """How far the draft got below one root.
 
     passes     it made

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +40,7 @@ class TargetTimes:
     waiting: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What one session puts into a pass.
 
     query  what is verified; None: the session reads its prompt
@@ -51,8 +51,7 @@ class Turn:
     query: Query | None
 
 
-@dataclass(frozen=True, slots=True)
-class RowsBehind:
+class RowsBehind(NamedTuple):
     """The logits of a session's rows without the first ones."""
 
     logits: Logits

@@ -50,14 +50,16 @@ _WORTH_A_ROW = 0.2
 """A proposal less likely than this costs the draft more than it gains."""
 
 Context = tuple[int, ...]
+Answer = tuple[int, tuple[int, ...]]
+"""Length of a context that is known, and its followers, the likeliest first; 0 and none, where none
+is known."""
 
 
 class Followers(Protocol):
     """What followed contexts."""
 
-    def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
-        """Length of the longest of these contexts that is known, and its followers, the likeliest
-        first; 0 and none, where none is known.
+    def longest(self, end: Sequence[Context]) -> Answer:
+        """Of the longest of these contexts that is known.
 
         end  every context at the end of a text, the longest first
         """
@@ -92,7 +94,7 @@ class FollowerTable:
         while len(rows) > self._most:
             rows.popitem(last=False)
 
-    def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
+    def longest(self, end: Sequence[Context]) -> Answer:
         """The latest follower comes first."""
         rows = self._rows
         if rows:
@@ -132,6 +134,9 @@ class NgramProposer:
         ]
         self._end: list[Context] = []
         """Every context at the end of the text, the longest first."""
+        self._at_end: list[Answer] | None = None
+        """What tables answer there, if anybody has asked: the token that comes is judged by what
+        was proposed."""
 
     def extend(self, tokens: Sequence[int], judged: int | None = None) -> None:
         """The text grew: learn how good its proposals would have been, then store its n-grams.
@@ -146,7 +151,7 @@ class NgramProposer:
                 self._judge(token)
             for table in self._learning:
                 table.add(self._end, token)
-            self._end = _extended(self._end, token)
+            self._end, self._at_end = _extended(self._end, token), None
 
     def suppose(self, tokens: Sequence[int]) -> None:
         """These tokens may follow the text, though nobody wrote them."""
@@ -154,6 +159,7 @@ class NgramProposer:
         for token in tokens:
             self._supposed.add(end, token)
             end = _extended(end, token)
+        self._at_end = None
 
     def propose(self, behind: Sequence[int], limit: int) -> list[int]:
         """At most `limit` tokens that may follow the text and `behind`, one behind the other, as
@@ -179,7 +185,7 @@ class NgramProposer:
         above, node = 1.0, ROOT
         end: Sequence[Context] = self._end_behind(behind)
         while len(tokens) < limit:
-            below = self._followers(end)
+            below = self._followers(self._answers(end))
             if leaves == branches:  # the others would be branches more
                 below = below[:1]
             for token, chance in below:
@@ -201,10 +207,7 @@ class NgramProposer:
     def _judge(self, token: int) -> None:
         """How right the answers at the text's end would have been."""
         best, best_chance = -1, 0.0
-        for table, rates in zip(self._tables, self._rates, strict=True):
-            length, row = table.longest(self._end)
-            if not length:
-                continue
+        for (length, row), rates in zip(self._answers(self._end), self._rates, strict=True):
             of_length = rates[length]
             for rank, follower in enumerate(row):
                 if of_length[rank] > best_chance:
@@ -212,16 +215,23 @@ class NgramProposer:
                 of_length[rank] += ((follower == token) - of_length[rank]) / _MEMORY
         self.hit_rate += ((best == token) - self.hit_rate) / _MEMORY
 
-    def _followers(self, end: Sequence[Context]) -> list[tuple[int, float]]:
-        """What tables answer to a text that ends so, each token with its chance, the likeliest
-        first."""
+    def _answers(self, end: Sequence[Context]) -> list[Answer]:
+        """Of each table, to a text that ends so."""
+        if end is not self._end:
+            return [table.longest(end) for table in self._tables]
+        if self._at_end is None:
+            self._at_end = [table.longest(end) for table in self._tables]
+        return self._at_end
+
+    def _followers(self, answers: Sequence[Answer]) -> list[tuple[int, float]]:
+        """Each token with its chance, the likeliest first."""
         found: dict[int, float] = {}
-        for table, rates in zip(self._tables, self._rates, strict=True):
-            length, row = table.longest(end)
-            for rank, follower in enumerate(row):
-                rate = rates[length][rank]
+        for (length, row), rates in zip(answers, self._rates, strict=True):
+            for follower, rate in zip(row, rates[length], strict=False):
                 if rate > found.get(follower, 0.0):
                     found[follower] = rate
+        if len(found) < 2:
+            return list(found.items())
         return sorted(found.items(), key=_chance, reverse=True)
 
     def _end_behind(self, behind: Sequence[int]) -> list[Context]:
