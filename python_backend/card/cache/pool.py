@@ -70,8 +70,8 @@ class Pool(Header):
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, pool_bytes(geometry))
         super().__init__(Record(np.frombuffer(self._map, header_dtype(), count=1), 0))
-        self.slot_bell = Bell(self.header.word("slot_bell"))
-        self.commit_bell = Bell(self.header.word("commit_bell"))
+        self.slot_bell = Bell(self.header.words("slot_bell"))
+        self.commit_bell = Bell(self.header.words("commit_bell"))
         at = header_dtype().itemsize
         self.abandoned = np.frombuffer(self._map, np.int64, count=geometry.places, offset=at)
         at += _abandoned_bytes(geometry)
