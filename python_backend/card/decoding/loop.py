@@ -162,11 +162,9 @@ class TargetLoop:
             reading=reading,
             most_rows=most_rows,
         )
-        begins = [
-            session.tell_draft(works=share.drafts or not draft_lives)
-            for session, share in zip(streaming, plan.shares, strict=True)
-        ]
+        begins = []
         for session, share in zip(streaming, plan.shares, strict=True):
+            begins.append(session.tell_draft(works=share.drafts or not draft_lives))
             session.await_draft(share)
         for session in reading:
             works = plan.prepares or not session.adapts or not draft_lives

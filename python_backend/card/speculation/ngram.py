@@ -174,6 +174,30 @@ class NgramProposer:
 
         least  nodes less likely than this are left out
         """
+        end: Sequence[Context] = self._end_behind(behind)
+        return (
+            self._chain(end, limit, least)
+            if branches == 1
+            else self._trie(end, limit, branches, least)
+        )
+
+    def _chain(self, end: Sequence[Context], limit: int, least: float) -> Candidates:
+        """The likeliest follower behind the likeliest follower."""
+        tokens: list[int] = []
+        chances: list[float] = []
+        above = 1.0
+        while len(tokens) < limit:
+            token, chance = self._best(self._answers(end))
+            above *= chance
+            if token is None or above < least:
+                break
+            tokens.append(token)
+            chances.append(above)
+            end = _extended(end, token)
+        return Candidates.chain(tokens, chances)
+
+    def _trie(self, end: Sequence[Context], limit: int, branches: int, least: float) -> Candidates:
+        """The likeliest node of all that may come next, again and again."""
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
@@ -183,7 +207,6 @@ class NgramProposer:
         found: list[tuple[float, int, int, int, Sequence[Context]]] = []
         order = count()
         above, node = 1.0, ROOT
-        end: Sequence[Context] = self._end_behind(behind)
         while len(tokens) < limit:
             below = self._followers(self._answers(end))
             if leaves == branches:  # the others would be branches more
@@ -206,12 +229,11 @@ class NgramProposer:
 
     def _judge(self, token: int) -> None:
         """How right the answers at the text's end would have been."""
-        best, best_chance = -1, 0.0
-        for (length, row), rates in zip(self._answers(self._end), self._rates, strict=True):
+        answers = self._answers(self._end)
+        best, _ = self._best(answers)
+        for (length, row), rates in zip(answers, self._rates, strict=True):
             of_length = rates[length]
             for rank, follower in enumerate(row):
-                if of_length[rank] > best_chance:
-                    best, best_chance = follower, of_length[rank]
                 of_length[rank] += ((follower == token) - of_length[rank]) / _MEMORY
         self.hit_rate += ((best == token) - self.hit_rate) / _MEMORY
 
@@ -223,6 +245,15 @@ class NgramProposer:
             self._at_end = [table.longest(end) for table in self._tables]
         return self._at_end
 
+    def _best(self, answers: Sequence[Answer]) -> tuple[int | None, float]:
+        """The likeliest token with its chance; None: there is none."""
+        best, chance = None, 0.0
+        for (length, row), rates in zip(answers, self._rates, strict=True):
+            for follower, rate in zip(row, rates[length], strict=False):
+                if rate > chance:
+                    best, chance = follower, rate
+        return best, chance
+
     def _followers(self, answers: Sequence[Answer]) -> list[tuple[int, float]]:
         """Each token with its chance, the likeliest first."""
         found: dict[int, float] = {}
@@ -230,8 +261,6 @@ class NgramProposer:
             for follower, rate in zip(row, rates[length], strict=False):
                 if rate > found.get(follower, 0.0):
                     found[follower] = rate
-        if len(found) < 2:
-            return list(found.items())
         return sorted(found.items(), key=_chance, reverse=True)
 
     def _end_behind(self, behind: Sequence[int]) -> list[Context]:

@@ -38,7 +38,7 @@ def sharpened(logprobs: Sequence[float], exponent: float) -> list[float]:
     # A dozen numbers for each row of a draft pass: NumPy takes longer to begin.
     probabilities = [math.exp(value) for value in logprobs]
     rest = max(1.0 - sum(probabilities), 0.0)
-    total = sum(probability**exponent for probability in probabilities)
+    total = sum([probability**exponent for probability in probabilities])
     total += rest * min(rest, *probabilities) ** (exponent - 1.0)
     if not total > 0.0:  # nothing is likely enough for a number, or one is none
         return [-math.inf] * len(logprobs)

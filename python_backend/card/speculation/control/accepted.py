@@ -33,6 +33,8 @@ class Acceptance:
         return min(1.0, self.accepted / self.promised)
 
     def observe(self, outcome: Outcome) -> None:
+        if not outcome.drafted:
+            return
         accepted = min(outcome.accepted, outcome.drafted)
         reached = accepted + (accepted < outcome.drafted and outcome.rejected)
         above, promised = 1.0, 0.0

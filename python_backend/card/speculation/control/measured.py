@@ -151,13 +151,8 @@ class Measured:
             text = self._texts[session.number]
             text.acceptance.observe(outcome)
             text.surprised = outcome.rejected
-        # What others give says nothing about the draft, and their texts gain nothing by it.
-        counted = [
-            outcome if _is_drafted(session) else Outcome()
-            for session, outcome in zip(sessions, outcomes, strict=True)
-        ]
         if any(session.adapts for session in sessions):
-            self._account(plan, sessions, counted, taken_ms)
+            self._account(plan, sessions, outcomes, taken_ms)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
@@ -190,6 +185,11 @@ class Measured:
         if not trial.drafts:
             trial.pay()
         elif plan.drafts or in_turns:
+            # What others give says nothing about the draft, and their texts gain nothing by it.
+            outcomes = [
+                outcome if _is_drafted(session) else Outcome()
+                for session, outcome in zip(sessions, outcomes, strict=True)
+            ]
             tokens = count + sum(outcome.accepted for outcome in outcomes)
             passes = taken_ms / self._costs.ms(count, count, alone=True)
             loss = passes - tokens / sum(self._by_ngrams(each, count) for each in sessions)
