@@ -93,7 +93,7 @@ def worthwhile_children(found: list[Child]) -> list[Child]:
 
 def ranked_children(
     logits: Logits,
-    positions: list[int],
+    positions: Sequence[int],
     parameters: SamplingParameters,
     masks: Masks | None = None,
 ) -> list[list[Child]]:
@@ -121,7 +121,7 @@ def ranked_children(
 def _filtered(
     ids: NDArray[np.int64],
     log_probabilities: NDArray[np.float32],
-    positions: list[int],
+    positions: Sequence[int],
     parameters: SamplingParameters,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The best ids [rows, kept] that top-k and top-p leave, and their log-probabilities."""
