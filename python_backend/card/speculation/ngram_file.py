@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zipfile
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -63,26 +63,29 @@ class FrozenTable:
         return self._longest(end[0]) if end else (0, ())
 
     def _search(self, context: Context) -> Answer:
-        keys = keys_of(context)
-        for length in range(len(keys), 0, -1):
-            key = keys[length - 1]
+        # What ends a context that occurred often enough occurred as often: no longer one is known
+        # than the first that is not.
+        length, place = 0, -1
+        for key in keys_of(context):
             page = key >> (64 - _PAGE_BITS)
             stop = self._pages[page + 1]
             at = bisect_left(self._ascending, key, self._pages[page], stop)
-            if at < stop and self._ascending[at] == key:
-                row = self.followers[at].tolist()
-                return length, tuple(token for token in row if token != _NOTHING)
-        return 0, ()
+            if at == stop or self._ascending[at] != key:
+                break
+            length, place = length + 1, at
+        if not length:
+            return 0, ()
+        row = self.followers[place].tolist()
+        return length, tuple([token for token in row if token != _NOTHING])
 
 
-def keys_of(context: Context) -> list[int]:
+def keys_of(context: Context) -> Iterator[int]:
     """Of the context's last token, its last two, and so on up to the whole context."""
-    keys, key = [], 0
+    key = 0
     for token in reversed(context):
         key = ((key ^ (token + 1)) * _FACTOR) & _BITS
         key ^= key >> 32
-        keys.append(key)
-    return keys
+        yield key
 
 
 def table_of(texts: Iterable[Sequence[int]], most_contexts: int = MOST_FROZEN) -> FrozenTable:
