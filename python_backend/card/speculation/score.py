@@ -11,6 +11,7 @@ Trees hold log-probabilities as the draft has them. Whoever ranks candidates sha
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 
 from card.cache import LEAST_CHANCE, ROOT, Tree
@@ -49,16 +50,18 @@ def sharpened(logprobs: Sequence[float], exponent: float) -> list[float]:
 def ranked_below(tree: Tree, node: int, exponent: float) -> Tree:
     """What is below a node of a tree (or below `ROOT`), with ranks as scores: the nodes that may be
     worth a row. Few of a tree's dozens are, and NumPy takes longer to begin."""
-    below: dict[int, list[int]] = {}
-    for child in range(node + 1, len(tree.parent)):
-        below.setdefault(tree.parent[child], []).append(child)
-    ranked = Tree(tree.root_length, [], [], [])
+    below: defaultdict[int, list[int]] = defaultdict(list)
+    for child, parent in enumerate(tree.parent):
+        below[parent].append(child)
+    ranked, scores = Tree(tree.root_length, [], [], []), tree.score
     kept = [node]
     for place, above in enumerate(kept, ROOT):  # it grows meanwhile
-        children = below.get(above, ())
-        score = 0.0 if above == ROOT else tree.score[above]
+        children = below.get(above)
+        if children is None:
+            continue
+        score = 0.0 if above == ROOT else scores[above]
         rank = 0.0 if place == ROOT else ranked.score[place]
-        given = [min(tree.score[child] - score, 0.0) for child in children]
+        given = [min(scores[child] - score, 0.0) for child in children]
         for child, step in zip(children, sharpened(given, exponent), strict=True):
             if rank + step >= _LEAST:
                 kept.append(child)
