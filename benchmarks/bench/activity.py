@@ -25,7 +25,7 @@ class DraftActivity:
         """Of a draft in another process, as it tells whoever measures."""
         header = pool.header
         words = ("draft_waiting_ns", "draft_busy_ns", "draft_passes")
-        return cls(*(int(header[word][0]) for word in words))
+        return cls(*(int(header[word]) for word in words))
 
     @classmethod
     def told_in(cls, times: DraftTimes) -> DraftActivity:

@@ -58,11 +58,11 @@ def autoregressive(model: FakeModel, request: SlotRequest) -> list[int]:
     """What the target alone writes: one token after the other from fresh logits."""
     history = History(request.prompt, len(request.prompt) + request.max_tokens)
     while history.generated < request.max_tokens:
-        row = model.row_after(history.tokens.tolist())
+        row = model.row_after(history.tokens)
         history.append(sample(row, history, request.parameters))
         if history.tokens[-1] in request.parameters.end_ids:
             break
-    return [int(token) for token in history.tokens[len(request.prompt) :]]
+    return history.tokens[len(request.prompt) :]
 
 
 def repeating_text(model: FakeModel) -> list[int]:

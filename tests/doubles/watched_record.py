@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from card.cache.record import Record
 
@@ -35,4 +36,11 @@ class WatchedRecord:
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._record[name] = value
+        self._look()
+
+    def words(self, name: str) -> memoryview[Any]:
+        return self._record.words(name)
+
+    def write(self, name: str, at: int, values: Sequence[float] | NDArray[Any]) -> None:
+        self._record.write(name, at, values)
         self._look()

@@ -115,12 +115,11 @@ def _write(
     session = target.open_session()
     _read(target, session, prompt[:-1])
     for _ in range(count):
-        logits = target.forward([SequenceTokens(session, history.tokens[-1:].tolist())])[0]
+        logits = target.forward([SequenceTokens(session, history.tokens[-1:])])[0]
         history.append(sample(logits.row(0), history, parameters))
         target.commit_kv(session, [0])
     target.close_session(session)
-    found: list[int] = history.tokens[len(prompt) :].tolist()
-    return found
+    return history.tokens[len(prompt) :]
 
 
 def _read(engine: Engine, session: int, tokens: Sequence[int]) -> None:

@@ -12,9 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 _SYS_FUTEX = 202  # on x86-64, the only machine that a pool works on
 _FUTEX_WAIT = 0
 _FUTEX_WAKE = 1
@@ -38,14 +35,14 @@ class Bell:
     Of two processes that ring in the same instant (`card` and the target, TensorRT-LLM's worker and
     its Triton process) one may not be counted; whoever waits looks again after a while in any case.
 
-    word   [1] int64, in the shared mapping; the kernel looks at its lower half
+    word   one of int64, in the shared mapping; the kernel looks at its lower half
     futex  the kernel's call
     """
 
-    def __init__(self, word: NDArray[np.int64], futex: Futex | None = None) -> None:
+    def __init__(self, word: memoryview[Any], futex: Futex | None = None) -> None:
         self._word = word
         self._futex = futex or _futex
-        self._address = ctypes.c_void_p(word.ctypes.data)
+        self._address = ctypes.c_void_p(ctypes.addressof(ctypes.c_int64.from_buffer(word)))
 
     @property
     def rings(self) -> int:

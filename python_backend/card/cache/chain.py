@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from card.cache.layout import LONGEST_CHAIN
 from card.cache.record import Record
 from card.cache.tree import ROOT, Tree
 
 _MOST_FLIPS = (1 << 62) - 1
 _READ_ATTEMPTS = 3
-_PARENTS = np.arange(LONGEST_CHAIN) + ROOT
-_SCORES = np.zeros(LONGEST_CHAIN)
+_PARENTS = list(range(ROOT, LONGEST_CHAIN + ROOT))
+_SCORES = [0.0] * LONGEST_CHAIN
 """A device sends tokens alone. Whoever verifies learns how often they are right."""
 
 
@@ -25,10 +22,10 @@ def write_chain(record: Record, session_id: int, root_length: int, tokens: Seque
     """Publish the candidates behind `root_length` tokens of prompt and output, `LONGEST_CHAIN` at
     most."""
     half = (record["chain_flip"] + 1) & 1
-    record["chain_session_id"][half] = session_id
-    record["chain_root_length"][half] = root_length
-    record["chain_token"][half, : len(tokens)] = tokens
-    record["chain_length"][half] = len(tokens)
+    record.write("chain_session_id", half, [session_id])
+    record.write("chain_root_length", half, [root_length])
+    record.write("chain_token", half * LONGEST_CHAIN, tokens)
+    record.write("chain_length", half, [len(tokens)])
     record["chain_flip"] = (record["chain_flip"] + 1) & _MOST_FLIPS
 
 
@@ -38,11 +35,11 @@ def read_chain(record: Record, session_id: int, vocabulary: int) -> Tree | None:
     for _ in range(_READ_ATTEMPTS):
         flip = record["chain_flip"]
         half = flip & 1
-        if record["chain_session_id"][half] != session_id:
+        if record.words("chain_session_id")[half] != session_id:
             return None
-        length = int(record["chain_length"][half])
-        root_length = int(record["chain_root_length"][half])
-        token: NDArray[np.int64] = record["chain_token"][half, :length].copy()
+        length = record.words("chain_length")[half]
+        root_length = record.words("chain_root_length")[half]
+        token = record["chain_token"][half, :length].tolist()
         if record["chain_flip"] == flip:
             return Tree.checked(root_length, token, _PARENTS[:length], _SCORES[:length], vocabulary)
     return None
@@ -51,6 +48,6 @@ def read_chain(record: Record, session_id: int, vocabulary: int) -> Tree | None:
 def chain_begins_at(record: Record, session_id: int) -> int | None:
     """Length of prompt and output behind which the session's chain stands; None: it has none."""
     half = record["chain_flip"] & 1
-    if record["chain_session_id"][half] != session_id:
+    if record.words("chain_session_id")[half] != session_id:
         return None
-    return int(record["chain_root_length"][half])
+    return int(record.words("chain_root_length")[half])

@@ -24,11 +24,6 @@ class DraftSlot(SlotView):
         super().__init__(record, index)
         self._stopwatch = Stopwatch(record, "draft_running_ns", "draft_idle_ns")
 
-    @property
-    def capacity(self) -> int:
-        """Most nodes of one tree."""
-        return int(self._record["node_token"].shape[1])
-
     def stopped_until(self, session_id: int) -> int:
         """Length of prompt and output below which the target wants no candidates."""
         record = self._record
@@ -47,15 +42,12 @@ class DraftSlot(SlotView):
         """Publish a whole tree in the half that nobody reads, then flip."""
         record = self._record
         half = (record["flip"] + 1) & 1
-        count = len(token)
-        record["tree_session_id"][half] = session_id
-        record["root_length"][half] = root_length
-        record["node_token"][half, :count] = token
-        record["node_parent"][half, :count] = parent
-        record["node_score"][half, :count] = score
-        record["node_count"][half] = count
-        record["passes"][half] = 0
-        record["exhausted"][half] = 0
+        record.write("tree_session_id", half, [session_id])
+        record.write("root_length", half, [root_length])
+        self._write_nodes(half * self.capacity, token, parent, score)
+        record.write("node_count", half, [len(token)])
+        record.write("passes", half, [0])
+        record.write("exhausted", half, [0])
         # Whatever stood there: a count at its end would be the last that this slot ever had.
         record["flip"] = (record["flip"] + 1) & _MOST_FLIPS
 
@@ -72,18 +64,21 @@ class DraftSlot(SlotView):
         """
         record = self._record
         half = record["flip"] & 1
-        start = int(record["node_count"][half])
-        stop = start + len(token)
-        record["node_token"][half, start:stop] = token
-        record["node_parent"][half, start:stop] = parent
-        record["node_score"][half, start:stop] = score
-        record["node_count"][half] = stop
-        record["passes"][half] = passes
+        count = record.words("node_count")[half]
+        self._write_nodes(half * self.capacity + count, token, parent, score)
+        record.write("node_count", half, [count + len(token)])
+        record.write("passes", half, [passes])
+
+    def _write_nodes(self, at: int, token: Integers, parent: Integers, score: Reals) -> None:
+        record = self._record
+        record.write("node_token", at, token)
+        record.write("node_parent", at, parent)
+        record.write("node_score", at, score)
 
     def exhaust(self) -> None:
         """Tell a target that waits that no node is added to this tree any more."""
         record = self._record
-        record["exhausted"][record["flip"] & 1] = 1
+        record.write("exhausted", record["flip"] & 1, [1])
 
     def verifying(self, session_id: int) -> int:
         """Candidates in the target's pass that is under way for `session_id`."""
@@ -96,14 +91,19 @@ class DraftSlot(SlotView):
         return int(record["awaited"]) if record["commit_session_id"] == session_id else 0
 
     def count_re_root(self, *, restarted: bool, lost_layers: int = 0) -> None:
-        self._record["re_roots"] += 1
-        self._record["restarts"] += restarted
-        self._record["lost_layers"] += lost_layers
+        record = self._record
+        record["re_roots"] += 1
+        if restarted:
+            record["restarts"] += 1
+        if lost_layers:
+            record["lost_layers"] += lost_layers
 
     def count_growth(self, layers: int, saved_rows: int) -> None:
         """Account for nodes that were added to the tree."""
-        self._record["layers"] += layers
-        self._record["saved_rows"] += saved_rows
+        if layers:
+            self._record["layers"] += layers
+        if saved_rows:
+            self._record["saved_rows"] += saved_rows
 
     def count_time(self, *, runs: bool) -> None:
         """Account for the time since the last call: the tree grew, or had nothing to grow."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache.layout import BEATING, ENGINES, EngineState
+from card.cache.record import Record
 from card.cache.request import digest_of, digest_words
 
 _EPOCH_SHIFT = 48
@@ -21,32 +22,32 @@ _KEY_BYTES = 32
 class Header:
     """The header of a pool.
 
-    header  [1] structured array (see `layout.header_dtype`)
+    header  its fields (see `layout.header_dtype`)
     """
 
-    def __init__(self, header: NDArray[np.void]) -> None:
+    def __init__(self, header: Record) -> None:
         self.header = header
 
     # --- epoch, session ids, key --------------------------------------------------------------
 
     def begin_epoch(self) -> None:
         """Of a `card` that takes the pool over; nothing has been heard of it yet."""
-        header = self.header[0]
+        header = self.header
         header["epoch"] += 1
         header["card_pid"] = 0
-        header["next_session_id"] = (int(header["epoch"]) << _EPOCH_SHIFT) + 1
+        header["next_session_id"] = (header["epoch"] << _EPOCH_SHIFT) + 1
 
     @property
     def epoch(self) -> int:
         """Raised by every `card` that takes the pool over."""
-        return int(self.header["epoch"][0])
+        return int(self.header["epoch"])
 
     def new_session_id(self) -> int:
         """A session id never used before; higher epochs give higher numbers. `card` only.
 
         Strides are random, so that nobody can name a session that is not theirs.
         """
-        header = self.header[0]
+        header = self.header
         session_id = int(header["next_session_id"])
         header["next_session_id"] = session_id + 1 + secrets.randbits(_STRIDE_BITS)
         return session_id
@@ -54,14 +55,14 @@ class Header:
     def new_key(self) -> str:
         """Draw the key that admits engines; only its digest stays in the pool. `card` only."""
         key = secrets.token_hex(_KEY_BYTES)
-        self.header["key_digest"][0] = digest_words(digest_of(key))
+        self.header["key_digest"][:] = digest_words(digest_of(key))
         return key
 
     def admits(self, key: str) -> bool:
         """Whether `key` is the one that `card` drew."""
         if len(key) != 2 * _KEY_BYTES:  # a digest of anything longer is work for strangers
             return False
-        expected = self.header["key_digest"][0].tobytes()
+        expected = self.header["key_digest"].tobytes()
         return secrets.compare_digest(digest_of(key), expected)
 
     # --- heartbeats ---------------------------------------------------------------------------
@@ -72,7 +73,7 @@ class Header:
         Its id comes last: who reads it reads no time of its predecessor.
         """
         _check_beating(process)
-        header = self.header[0]
+        header = self.header
         if state is not None:
             header[f"{process}_state"] = state
         header[f"{process}_heartbeat_ns"] = time.monotonic_ns()
@@ -81,12 +82,12 @@ class Header:
     def pid(self, process: str) -> int:
         """Whose beats these are; 0 before the first."""
         _check_beating(process)
-        return int(self.header[f"{process}_pid"][0])
+        return int(self.header[f"{process}_pid"])
 
     def silence_s(self, process: str) -> float:
         """Seconds since the last heartbeat of `process` (infinite if it never beat)."""
         _check_beating(process)
-        last = int(self.header[f"{process}_heartbeat_ns"][0])
+        last = int(self.header[f"{process}_heartbeat_ns"])
         return (time.monotonic_ns() - last) / 1e9 if last else float("inf")
 
     # --- engines ------------------------------------------------------------------------------
@@ -94,13 +95,13 @@ class Header:
     def engine_state(self, engine: str) -> EngineState:
         """What `engine` says of itself; what is no state at all is none that helps anybody."""
         try:
-            return EngineState(int(self.header[f"{engine}_state"][0]))
+            return EngineState(self.header[f"{engine}_state"])
         except ValueError:
             return EngineState.ABSENT
 
     def is_alive(self, engine: str, timeout_s: float) -> bool:
         """Whether `engine` is attached and was heard within `timeout_s`."""
-        attached = self.engine_state(engine) is EngineState.ATTACHED
+        attached = self.header[f"{engine}_state"] == EngineState.ATTACHED
         return attached and self.silence_s(engine) <= timeout_s
 
     def stop_draft(self, *, stopped: bool) -> None:
@@ -109,12 +110,12 @@ class Header:
 
     @property
     def draft_stopped(self) -> bool:
-        return bool(self.header["draft_stopped"][0])
+        return bool(self.header["draft_stopped"])
 
     @property
     def draft_pass_ms(self) -> float:
         """What a pass of the draft takes while nobody else computes; 0: it has not said."""
-        return float(self.header["draft_pass_ms"][0])
+        return float(self.header["draft_pass_ms"])
 
     def tell_draft_pass(self, ms: float) -> None:
         """The draft's word on that."""
@@ -126,18 +127,18 @@ class Header:
 
     @property
     def target_passes(self) -> int:
-        return int(self.header["target_passes"][0])
+        return int(self.header["target_passes"])
 
     # --- refusals -----------------------------------------------------------------------------
 
     @property
     def refusals(self) -> NDArray[np.int64]:
         """[MAX_REFUSALS] int64, a live view: requests that `preprocessing` refused, by reason."""
-        return self.header["refusals"][0]  # type: ignore[no-any-return]
+        return self.header["refusals"]  # type: ignore[no-any-return]
 
     def count_refusal(self, reason: int) -> None:
         """`preprocessing` only."""
-        self.header["refusals"][0, reason] += 1
+        self.header["refusals"][reason] += 1
 
     def count_denial(self, engine: str) -> None:
         """Count one attach request without the key; for `engine` alone."""
@@ -146,7 +147,7 @@ class Header:
     @property
     def denials(self) -> int:
         """Attach requests without the key that the engines refused."""
-        return sum(int(self.header[f"{engine}_denials"][0]) for engine in ENGINES)
+        return sum(int(self.header[f"{engine}_denials"]) for engine in ENGINES)
 
 
 def _check_beating(process: str) -> None:

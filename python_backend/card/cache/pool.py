@@ -55,7 +55,7 @@ class Pool(Header):
     Attributes:
         path: the file.
         geometry: sizes of its slots.
-        header: [1] structured array (see `layout.header_dtype`); `Header` tells what it says.
+        header: its first fields (see `layout.header_dtype`); `Header` tells what they say.
         slot_bell: rung by `card` whenever it opened or closed a slot, or took the pool over, and by
             the target when it wants candidates of a draft that it had stopped.
         commit_bell: rung by the target when a session begins, ends, or is let go.
@@ -69,9 +69,9 @@ class Pool(Header):
         self.geometry = geometry
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, pool_bytes(geometry))
-        super().__init__(np.frombuffer(self._map, header_dtype(), count=1))
-        self.slot_bell = Bell(self.header["slot_bell"])
-        self.commit_bell = Bell(self.header["commit_bell"])
+        super().__init__(Record(np.frombuffer(self._map, header_dtype(), count=1), 0))
+        self.slot_bell = Bell(self.header.words("slot_bell"))
+        self.commit_bell = Bell(self.header.words("commit_bell"))
         at = header_dtype().itemsize
         self.abandoned = np.frombuffer(self._map, np.int64, count=geometry.places, offset=at)
         at += _abandoned_bytes(geometry)
@@ -140,7 +140,7 @@ class Pool(Header):
             draft.unlink()
             raise
         pool = cls(path, descriptor, geometry)
-        pool.header["geometry"][0] = geometry.words()
+        pool.header["geometry"][:] = geometry.words()
         pool.header["magic"] = MAGIC
         draft.rename(path)
         return pool
@@ -192,9 +192,9 @@ class Pool(Header):
 
     def _is_ours(self) -> bool:
         return bool(
-            self.header["magic"][0] == MAGIC
+            self.header["magic"] == MAGIC
             and 0 <= self.epoch < MOST_EPOCHS
-            and tuple(self.header["geometry"][0].tolist()) == self.geometry.words()
+            and tuple(self.header["geometry"].tolist()) == self.geometry.words()
         )
 
     def close(self) -> None:

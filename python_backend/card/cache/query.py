@@ -15,7 +15,7 @@ LEAST_CHANCE = 1e-2
 """Nodes below this probability (given the last committed token) are not worth a row."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Candidates:
     """Tokens that may follow the last committed one, parents before children.
 
@@ -62,7 +62,7 @@ class Candidates:
     @property
     def is_chain(self) -> bool:
         """Whether every token follows the one before it."""
-        return all(parent == index - 1 for index, parent in enumerate(self.parents))
+        return self.parents == list(range(ROOT, len(self.parents) - 1))
 
 
 NO_CANDIDATES = Candidates([], [])

@@ -20,6 +20,8 @@ class SlotView:
     def __init__(self, record: Record, index: int) -> None:
         self._record = record
         self.index = index
+        self.capacity = len(record.words("node_token")) // 2
+        """Most nodes of one tree."""
 
     @property
     def state(self) -> SlotState:
@@ -82,15 +84,16 @@ class SlotView:
         for _ in range(_READ_ATTEMPTS):
             flip = record["flip"]
             half = flip & 1
-            if record["tree_session_id"][half] != session_id:
+            if record.words("tree_session_id")[half] != session_id:
                 return None
-            count = int(record["node_count"][half])
-            if not 0 <= count <= record["node_token"].shape[1]:
+            count = record.words("node_count")[half]
+            if not 0 <= count <= self.capacity:
                 return None
-            root_length = int(record["root_length"][half])
-            token = record["node_token"][half, :count].copy()
-            parent = record["node_parent"][half, :count].copy()
-            score = record["node_score"][half, :count].copy()
+            root_length = record.words("root_length")[half]
+            first = half * self.capacity
+            token = record.read("node_token", first, count)
+            parent = record.read("node_parent", first, count)
+            score = record.read("node_score", first, count)
             if record["flip"] == flip:
                 return Tree.checked(root_length, token, parent, score, vocabulary)
         return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from card.cache.bell import Bell
 from card.cache.chain import chain_begins_at
-from card.cache.layout import TARGET_COUNTERS, Finish
+from card.cache.layout import MAX_ROWS, TARGET_COUNTERS, Finish
 from card.cache.likeliest import packed
 from card.cache.record import Record
 from card.cache.slot import SlotView
@@ -17,8 +18,7 @@ from card.cache.stopwatch import Stopwatch
 from card.sampling import Likeliest
 
 
-@dataclass(frozen=True, slots=True)
-class DraftProgress:
+class DraftProgress(NamedTuple):
     """How far the draft got below one root.
 
     passes     it made
@@ -79,9 +79,9 @@ class TargetSlot(SlotView):
         record = self._record
         start = record["committed"]
         stop = start + len(tokens)
-        record["output"][start:stop] = tokens
-        record["is_accepted"][start:stop] = accepted
-        record["log_probability"][start:stop] = log_probabilities
+        record.write("output", start, tokens)
+        record.write("is_accepted", start, accepted)
+        record.write("log_probability", start, log_probabilities)
         for place, found in enumerate(likeliest, start):
             self._write_likeliest("likeliest_of_output", place, found)
         if finish != Finish.RUNNING:
@@ -126,13 +126,19 @@ class TargetSlot(SlotView):
         not its choice."""
         record = self._record
         record["steps"] += 1
-        record["accepted"] += accepted
-        record["drafts"] += drafted > 0
-        record["drafted"] += drafted
-        record["accepted_at"][:accepted] += 1
-        record["corrections"] += rejected
-        record["foreign"] += foreign
-        record["tokens_per_step"][min(committed, len(record["tokens_per_step"]) - 1)] += 1
+        if drafted:
+            record["drafts"] += 1
+            record["drafted"] += drafted
+        if accepted:
+            record["accepted"] += accepted
+            accepted_at = record.words("accepted_at")
+            for place in range(min(accepted, MAX_ROWS)):
+                accepted_at[place] += 1
+        if rejected:
+            record["corrections"] += 1
+        if foreign:
+            record["foreign"] += foreign
+        record.words("tokens_per_step")[min(committed, MAX_ROWS)] += 1
 
     def count_reuse(self, tokens: int) -> None:
         """Account for the beginning of a text, of which so many tokens need not be read."""
@@ -178,11 +184,11 @@ class TargetSlot(SlotView):
             stands = chain_begins_at(record, session_id) == root_length
             return DraftProgress(passes=int(stands), exhausted=stands)
         half = record["flip"] & 1
-        if record["tree_session_id"][half] != session_id:
+        if record.words("tree_session_id")[half] != session_id:
             return _NO_PROGRESS
-        if record["root_length"][half] != root_length:
+        if record.words("root_length")[half] != root_length:
             return _NO_PROGRESS
-        return DraftProgress(int(record["passes"][half]), bool(record["exhausted"][half]))
+        return DraftProgress(record.words("passes")[half], bool(record.words("exhausted")[half]))
 
     def verify(self, candidates: int) -> None:
         """Tell the draft that so many candidates are in the pass under way; 0: none is."""

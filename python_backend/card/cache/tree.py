@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from math import isnan
+from operator import lt
 
 ROOT = -1
 """Parent of the nodes that follow the last token at the tree's root."""
@@ -54,24 +53,23 @@ class Tree:
     def checked(
         cls,
         root_length: int,
-        token: NDArray[np.int64],
-        parent: NDArray[np.int64],
-        score: NDArray[np.float64],
+        token: list[int],
+        parent: list[int],
+        score: list[float],
         vocabulary: int,
     ) -> Tree | None:
-        """The tree of these nodes [nodes]; None unless every node can be trusted to be one:
+        """The tree of these nodes; None unless every node can be trusted to be one:
         whoever wrote it, reading it is safe.
 
         Tokens lie in the vocabulary, parents stand before children (so there is no cycle) and
         scores are numbers. Whether the tokens are *likely* matters to speed alone.
         """
-        count = len(token)
-        # Negative numbers, read without a sign, are greater than any token or node.
-        is_sound = not count or (
-            token.view(np.uint64).max() < vocabulary
-            and ((parent - ROOT).view(np.uint64) <= np.arange(count, dtype=np.uint64)).all()
-            and score.max() <= _HIGHEST_SCORE  # false if any score is not a number
+        is_sound = not token or (
+            min(token) >= 0
+            and max(token) < vocabulary
+            and min(parent) >= ROOT
+            and all(map(lt, parent, range(len(parent))))
+            and max(score) <= _HIGHEST_SCORE
+            and not any(map(isnan, score))
         )
-        if not is_sound:
-            return None
-        return cls(root_length, token.tolist(), parent.tolist(), score.tolist())
+        return cls(root_length, token, parent, score) if is_sound else None

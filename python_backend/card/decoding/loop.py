@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from card.constraints.compiler import GuideCompiler
 from card.decoding.from_settings import acceptance_rules, controller, ngram_memory
 from card.decoding.open_sessions import OpenSessions
 from card.decoding.prefill import Prefill
-from card.decoding.session import Query, TargetSession
+from card.decoding.session import NO_QUERY, Query, TargetSession
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
@@ -39,8 +40,7 @@ class TargetTimes:
     waiting: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(NamedTuple):
     """What one session puts into a pass.
 
     query  what is verified; None: the session reads its prompt
@@ -51,8 +51,7 @@ class Turn:
     query: Query | None
 
 
-@dataclass(frozen=True, slots=True)
-class RowsBehind:
+class RowsBehind(NamedTuple):
     """The logits of a session's rows without the first ones."""
 
     logits: Logits
@@ -163,11 +162,9 @@ class TargetLoop:
             reading=reading,
             most_rows=most_rows,
         )
-        begins = [
-            session.tell_draft(works=share.drafts or not draft_lives)
-            for session, share in zip(streaming, plan.shares, strict=True)
-        ]
+        begins = []
         for session, share in zip(streaming, plan.shares, strict=True):
+            begins.append(session.tell_draft(works=share.drafts or not draft_lives))
             session.await_draft(share)
         for session in reading:
             works = plan.prepares or not session.adapts or not draft_lives
@@ -228,7 +225,7 @@ class TargetLoop:
     def _verify(self, turn: Turn, logits: Logits) -> VerifyResult | None:
         """What is committed to one session; None: nothing, it reads on, or its logits are broken
         and the session ends."""
-        session, query, rows = turn.session, turn.query or Query(), turn.rows
+        session, query, rows = turn.session, turn.query or NO_QUERY, turn.rows
         behind = 0
         if turn.query is None:
             known, behind = self._engine.length(session.engine_session), rows.wanted - 1
@@ -261,7 +258,7 @@ class TargetLoop:
             self._engine.commit_kv(session.engine_session, result.rows)
             session.slot.verify(0)
         if result is not None:
-            session.commit(result, query or Query())
+            session.commit(result, query or NO_QUERY)
             if query is None:
                 session.remember(self._engine)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from card.cache import (
     MAX_ROWS,
@@ -29,25 +30,25 @@ from card.speculation.pacing import PACINGS, Pacing, Progress
 from card.speculation.sources import WITHOUT_DRAFT, Source, chain_ahead
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
+class Query(NamedTuple):
     """What sources gave one session.
 
     drafted  of them, found in the draft's tree, before any was left out
-    asked    whether the tree was asked
-    at_ns    when, on the monotonic clock
+    at_ns    when they were asked, on the monotonic clock; 0: nobody was
     """
 
     candidates: Candidates = NO_CANDIDATES
     drafted: int = 0
-    asked: bool = False
-    at_ns: int = field(default_factory=time.monotonic_ns)
+    at_ns: int = 0
 
     def first(self, count: int) -> Query:
         """With the first `count` candidates of a chain alone."""
         if count >= len(self.candidates):
             return self
-        return replace(self, candidates=self.candidates.first(count))
+        return Query(self.candidates.first(count), self.drafted, self.at_ns)
+
+
+NO_QUERY = Query()
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +58,13 @@ class TargetSession:
     The KV cache holds the history without its last token: that one is the next pass's first row.
     An engine session that begins behind text that is kept is read on from there.
 
+    number         of the session, never used again
+    queries        it may have candidates
+    proposes       n-grams may be among them
+    drafts         the draft, or a device, makes candidates for it
+    is_remote      its candidates come from a device
+    adapts         the controller may stop the draft for it
+    takes_turns    the controller may let it wait for the draft
     constraint     what holds the text to its guide; None: it has none
     stops_draft    whether the draft was told to leave this session alone
     awaited        passes of the draft for which the next pass waits; 0: it does not wait
@@ -76,6 +84,27 @@ class TargetSession:
     awaited: int = 0
     patience_s: float = 0.0
     committed_s: float = field(default_factory=time.monotonic)
+    number: int = field(init=False)
+    pacing: Pacing = field(init=False)
+    parameters: SamplingParameters = field(init=False)
+    queries: bool = field(init=False)
+    proposes: bool = field(init=False)
+    drafts: bool = field(init=False)
+    is_remote: bool = field(init=False)
+    adapts: bool = field(init=False)
+    takes_turns: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """What a request means for all of its passes."""
+        request = self.request
+        self.number, self.parameters = self.session_id, request.parameters
+        self.pacing = pacing = PACINGS[request.pacing]
+        self.queries = pacing.queries
+        self.proposes = pacing.queries and request.proposes
+        self.drafts = pacing.drafts and request.drafter not in WITHOUT_DRAFT
+        self.is_remote = request.is_remote
+        self.adapts = pacing.adapts and not request.is_remote
+        self.takes_turns = pacing.takes_turns and self.adapts
 
     @classmethod
     def adopt(
@@ -101,44 +130,6 @@ class TargetSession:
         slot.count_reuse(engine.length(session))
         proposer = proposer or NgramProposer()
         return cls(slot, session_id, request, history, session, vocabulary, constraint, proposer)
-
-    @property
-    def number(self) -> int:
-        """Of the session, never used again."""
-        return self.session_id
-
-    @property
-    def parameters(self) -> SamplingParameters:
-        return self.request.parameters
-
-    @property
-    def pacing(self) -> Pacing:
-        return PACINGS[self.request.pacing]
-
-    @property
-    def queries(self) -> bool:
-        """Whether it may have candidates."""
-        return self.pacing.queries
-
-    @property
-    def drafts(self) -> bool:
-        """Whether the draft, or a device, makes candidates for it."""
-        return self.pacing.drafts and self.request.drafter not in WITHOUT_DRAFT
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether its candidates come from a device."""
-        return self.request.is_remote
-
-    @property
-    def adapts(self) -> bool:
-        """Whether the controller may stop the draft for it."""
-        return self.pacing.adapts and not self.is_remote
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether the controller may let it wait for the draft."""
-        return self.pacing.takes_turns and self.adapts
 
     @property
     def waits(self) -> bool:
@@ -212,7 +203,7 @@ class TargetSession:
         scored = self.request.prompt_log_probabilities and known < len(self.request.prompt) - 1
         if scored:  # a row of logits for every token: no more of them than verifications have
             chunk = min(chunk, MAX_ROWS)
-        tokens = self.history.tokens[known : known + chunk].tolist()
+        tokens = self.history.tokens[known : known + chunk]
         self.read_text(known + len(tokens))
         wanted = len(tokens) if scored else int(len(tokens) == missing)
         return SequenceTokens(self.engine_session, tokens, logits=wanted)
@@ -229,7 +220,7 @@ class TargetSession:
         """Ask for the likeliest continuation of what is committed."""
         limit = min(share.num_rows - 1, self.room)
         if limit < 1 or not self.queries:
-            return Query()
+            return NO_QUERY
         self.read_text(len(self.history))
         at_ns = time.monotonic_ns()
         found = NO_CANDIDATES
@@ -238,35 +229,31 @@ class TargetSession:
             if source.needs_draft and share.drafts:
                 found = source.candidates(self, found, limit)
                 drafted = len(found)
-            elif self.request.proposes and not source.needs_draft:
+            elif self.proposes and not source.needs_draft:
                 most = min(limit, len(found) + share.ngram_tokens)
                 found = source.candidates(self, found, most, share.least_chance)
         if share.drafts:
             self.slot.count_query(hit=drafted > 0)
-        kept = self._fitting(found)
-        all_found = kept.followed_by(self._forced_behind(kept, limit))
-        return Query(all_found, min(drafted, len(kept)), share.drafts, at_ns)
+        if self.constraint is not None and found.is_chain:
+            found, drafted = self._guided(found, drafted, limit, self.constraint)
+        return Query(found, drafted, at_ns)
 
-    def _fitting(self, found: Candidates) -> Candidates:
-        """A chain as far as the guide allows it: the rest would be rejected."""
-        if self.constraint is None or not found.is_chain:
-            return found
+    def _guided(
+        self, chain: Candidates, drafted: int, limit: int, constraint: Constraint
+    ) -> tuple[Candidates, int]:
+        """A chain as far as the guide allows it, for the rest would be rejected, and what the guide
+        leaves no choice about behind it: `limit` candidates at most. And how many of these the
+        draft found."""
         with suppress(GuideError):  # which verification will meet
-            return found.first(self.constraint.fitting(found.tokens))
-        return found
-
-    def _forced_behind(self, chain: Candidates, limit: int) -> Candidates:
-        """What the guide leaves no choice about, so that there are `limit` candidates at most."""
-        if self.constraint is None or not chain.is_chain:
-            return NO_CANDIDATES
-        with suppress(GuideError):
-            forced = self.constraint.forced_behind(chain.tokens)[: limit - len(chain)]
-            return Candidates.chain(forced, [1.0] * len(forced))
-        return NO_CANDIDATES
+            chain = chain.first(constraint.fitting(chain.tokens))
+            drafted = min(drafted, len(chain))
+            forced = constraint.forced_behind(chain.tokens)[: limit - len(chain)]
+            chain = chain.followed_by(Candidates.chain(forced, [1.0] * len(forced)))
+        return chain, drafted
 
     def rows(self, candidates: Candidates) -> SequenceTokens:
         """The last committed token and the candidates behind it."""
-        tokens = [int(self.history.tokens[-1]), *candidates.tokens]
+        tokens = [self.history.tokens[-1], *candidates.tokens]
         if candidates.is_chain:
             return SequenceTokens(self.engine_session, tokens)
         parents = [FOLLOWS_PREFIX, *(parent + 1 for parent in candidates.parents)]
@@ -276,11 +263,12 @@ class TargetSession:
         """Let n-grams come from the text up to there, if any are asked for, and from what may
         follow the prompt. A long one is taken in chunk by chunk, for running streams wait
         meanwhile."""
-        if not (self.queries and self.request.proposes):
+        read = self.proposer.length
+        if not self.proposes or read == until:
             return
-        read, behind = self.proposer.length, len(self.request.prompt)
+        behind = self.history.prompt_length
         judged = until - max(read, behind - JUDGED)
-        self.proposer.extend(self.history.tokens[read:until].tolist(), judged)
+        self.proposer.extend(self.history.tokens[read:until], judged)
         if read < behind <= self.proposer.length:
             self.proposer.suppose(self.request.prediction.tolist())
 

@@ -132,7 +132,8 @@ class FollowedSession:
         tree = self.drafted.tree
         first, height = len(tree), tree.height
         tree.add(nodes)
-        self.slot.count_growth(tree.height - height, nodes.saved)
+        layers = max(tree.depth[first:], default=-1) + 1 - height
+        self.slot.count_growth(max(0, layers), nodes.saved)
         if nodes.passes or len(tree) > first:
             self.slot.append(
                 tree.token[first:], tree.parent[first:], tree.score[first:], self.passes

@@ -62,7 +62,7 @@ def sample(
     if parameters.is_greedy:
         return best
     temperature = max(parameters.temperature, _LOWEST_TEMPERATURE)
-    key = position_key(parameters.seed, history.length)
+    key = position_key(parameters.seed, len(history))
     kept = _kept_ids(row, temperature, parameters)
     if kept is None:
         return _perturbed_argmax(row, row.item(best), temperature, key)

@@ -36,7 +36,7 @@ def penalised(
 
     Returns the row itself when no penalty is on, else a copy.
     """
-    if not parameters.penalises or not history.length:
+    if not parameters.penalises or not len(history):
         return logits
     ids, counts = history.token_counts(logits.size)
     seen = logits[ids].astype(np.float64)
@@ -57,7 +57,7 @@ def banned_ids(history: History, parameters: SamplingParameters) -> list[int]:
         banned += parameters.end_ids
     if parameters.bad_words:
         longest = max(map(len, parameters.bad_words))
-        recent = tuple(history.tokens[max(0, history.length - longest + 1) :].tolist())
+        recent = tuple(history.tokens[max(0, len(history) - longest + 1) :])
         for word in parameters.bad_words:
             start = len(word) - 1
             if start == 0 or recent[-start:] == word[:-1]:

@@ -50,14 +50,16 @@ _WORTH_A_ROW = 0.2
 """A proposal less likely than this costs the draft more than it gains."""
 
 Context = tuple[int, ...]
+Answer = tuple[int, tuple[int, ...]]
+"""Length of a context that is known, and its followers, the likeliest first; 0 and none, where none
+is known."""
 
 
 class Followers(Protocol):
     """What followed contexts."""
 
-    def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
-        """Length of the longest of these contexts that is known, and its followers, the likeliest
-        first; 0 and none, where none is known.
+    def longest(self, end: Sequence[Context]) -> Answer:
+        """Of the longest of these contexts that is known.
 
         end  every context at the end of a text, the longest first
         """
@@ -92,7 +94,7 @@ class FollowerTable:
         while len(rows) > self._most:
             rows.popitem(last=False)
 
-    def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
+    def longest(self, end: Sequence[Context]) -> Answer:
         """The latest follower comes first."""
         rows = self._rows
         if rows:
@@ -132,6 +134,9 @@ class NgramProposer:
         ]
         self._end: list[Context] = []
         """Every context at the end of the text, the longest first."""
+        self._at_end: list[Answer] | None = None
+        """What tables answer there, if anybody has asked: the token that comes is judged by what
+        was proposed."""
 
     def extend(self, tokens: Sequence[int], judged: int | None = None) -> None:
         """The text grew: learn how good its proposals would have been, then store its n-grams.
@@ -146,7 +151,7 @@ class NgramProposer:
                 self._judge(token)
             for table in self._learning:
                 table.add(self._end, token)
-            self._end = _extended(self._end, token)
+            self._end, self._at_end = _extended(self._end, token), None
 
     def suppose(self, tokens: Sequence[int]) -> None:
         """These tokens may follow the text, though nobody wrote them."""
@@ -154,6 +159,7 @@ class NgramProposer:
         for token in tokens:
             self._supposed.add(end, token)
             end = _extended(end, token)
+        self._at_end = None
 
     def propose(self, behind: Sequence[int], limit: int) -> list[int]:
         """At most `limit` tokens that may follow the text and `behind`, one behind the other, as
@@ -168,6 +174,30 @@ class NgramProposer:
 
         least  nodes less likely than this are left out
         """
+        end: Sequence[Context] = self._end_behind(behind)
+        return (
+            self._chain(end, limit, least)
+            if branches == 1
+            else self._trie(end, limit, branches, least)
+        )
+
+    def _chain(self, end: Sequence[Context], limit: int, least: float) -> Candidates:
+        """The likeliest follower behind the likeliest follower."""
+        tokens: list[int] = []
+        chances: list[float] = []
+        above = 1.0
+        while len(tokens) < limit:
+            token, chance = self._best(self._answers(end))
+            above *= chance
+            if token is None or above < least:
+                break
+            tokens.append(token)
+            chances.append(above)
+            end = _extended(end, token)
+        return Candidates.chain(tokens, chances)
+
+    def _trie(self, end: Sequence[Context], limit: int, branches: int, least: float) -> Candidates:
+        """The likeliest node of all that may come next, again and again."""
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
@@ -177,9 +207,8 @@ class NgramProposer:
         found: list[tuple[float, int, int, int, Sequence[Context]]] = []
         order = count()
         above, node = 1.0, ROOT
-        end: Sequence[Context] = self._end_behind(behind)
         while len(tokens) < limit:
-            below = self._followers(end)
+            below = self._followers(self._answers(end))
             if leaves == branches:  # the others would be branches more
                 below = below[:1]
             for token, chance in below:
@@ -200,26 +229,36 @@ class NgramProposer:
 
     def _judge(self, token: int) -> None:
         """How right the answers at the text's end would have been."""
-        best, best_chance = -1, 0.0
-        for table, rates in zip(self._tables, self._rates, strict=True):
-            length, row = table.longest(self._end)
-            if not length:
-                continue
+        answers = self._answers(self._end)
+        best, _ = self._best(answers)
+        for (length, row), rates in zip(answers, self._rates, strict=True):
             of_length = rates[length]
             for rank, follower in enumerate(row):
-                if of_length[rank] > best_chance:
-                    best, best_chance = follower, of_length[rank]
                 of_length[rank] += ((follower == token) - of_length[rank]) / _MEMORY
         self.hit_rate += ((best == token) - self.hit_rate) / _MEMORY
 
-    def _followers(self, end: Sequence[Context]) -> list[tuple[int, float]]:
-        """What tables answer to a text that ends so, each token with its chance, the likeliest
-        first."""
+    def _answers(self, end: Sequence[Context]) -> list[Answer]:
+        """Of each table, to a text that ends so."""
+        if end is not self._end:
+            return [table.longest(end) for table in self._tables]
+        if self._at_end is None:
+            self._at_end = [table.longest(end) for table in self._tables]
+        return self._at_end
+
+    def _best(self, answers: Sequence[Answer]) -> tuple[int | None, float]:
+        """The likeliest token with its chance; None: there is none."""
+        best, chance = None, 0.0
+        for (length, row), rates in zip(answers, self._rates, strict=True):
+            for follower, rate in zip(row, rates[length], strict=False):
+                if rate > chance:
+                    best, chance = follower, rate
+        return best, chance
+
+    def _followers(self, answers: Sequence[Answer]) -> list[tuple[int, float]]:
+        """Each token with its chance, the likeliest first."""
         found: dict[int, float] = {}
-        for table, rates in zip(self._tables, self._rates, strict=True):
-            length, row = table.longest(end)
-            for rank, follower in enumerate(row):
-                rate = rates[length][rank]
+        for (length, row), rates in zip(answers, self._rates, strict=True):
+            for follower, rate in zip(row, rates[length], strict=False):
                 if rate > found.get(follower, 0.0):
                     found[follower] = rate
         return sorted(found.items(), key=_chance, reverse=True)

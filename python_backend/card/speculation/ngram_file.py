@@ -11,14 +11,14 @@ vocabulary  [] ids of the vocabulary that the tokens are of
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.speculation.ngram import LONGEST_CONTEXT, MOST_FOLLOWERS, Context
+from card.speculation.ngram import LONGEST_CONTEXT, MOST_FOLLOWERS, Answer, Context
 
 MOST_FROZEN = 1 << 19
 """Contexts of a file, about 12 MB."""
@@ -28,6 +28,9 @@ _SEEN_AGAIN = 2
 """Times that a context must occur to be kept: what occurred once says little of other texts."""
 _REMEMBERED = 1024
 """Answers that are looked up once."""
+_PAGE_BITS = 16
+"""First bits of a key that say where to look for it. Keys are spread evenly: half a dozen of the
+most contexts that there may be begin alike."""
 _FACTOR, _BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 """Of a multiplicative hash (Knuth, The Art of Computer Programming, 6.4)."""
 
@@ -47,34 +50,41 @@ class FrozenTable:
         self.keys = keys
         self.followers = followers
         self._ascending = keys.data  # a search of few keys is quicker outside NumPy
+        first = np.arange(1 << _PAGE_BITS, dtype=np.uint64) << np.uint64(64 - _PAGE_BITS)
+        self._pages = np.append(np.searchsorted(keys, first), len(keys)).data
         # What is proposed is looked up again when the text comes there.
         self._longest = lru_cache(_REMEMBERED)(self._search)
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def longest(self, end: Sequence[Context]) -> tuple[int, tuple[int, ...]]:
+    def longest(self, end: Sequence[Context]) -> Answer:
         return self._longest(end[0]) if end else (0, ())
 
-    def _search(self, context: Context) -> tuple[int, tuple[int, ...]]:
-        keys = keys_of(context)
-        for length in range(len(keys), 0, -1):
-            key = keys[length - 1]
-            at = bisect_left(self._ascending, key)
-            if at < len(self._ascending) and self._ascending[at] == key:
-                row = self.followers[at].tolist()
-                return length, tuple(token for token in row if token != _NOTHING)
-        return 0, ()
+    def _search(self, context: Context) -> Answer:
+        # What ends a context that occurred often enough occurred as often: no longer one is known
+        # than the first that is not.
+        length, place = 0, -1
+        for key in keys_of(context):
+            page = key >> (64 - _PAGE_BITS)
+            stop = self._pages[page + 1]
+            at = bisect_left(self._ascending, key, self._pages[page], stop)
+            if at == stop or self._ascending[at] != key:
+                break
+            length, place = length + 1, at
+        if not length:
+            return 0, ()
+        row = self.followers[place].tolist()
+        return length, tuple([token for token in row if token != _NOTHING])
 
 
-def keys_of(context: Context) -> list[int]:
+def keys_of(context: Context) -> Iterator[int]:
     """Of the context's last token, its last two, and so on up to the whole context."""
-    keys, key = [], 0
+    key = 0
     for token in reversed(context):
         key = ((key ^ (token + 1)) * _FACTOR) & _BITS
         key ^= key >> 32
-        keys.append(key)
-    return keys
+        yield key
 
 
 def table_of(texts: Iterable[Sequence[int]], most_contexts: int = MOST_FROZEN) -> FrozenTable:

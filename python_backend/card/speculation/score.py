@@ -11,13 +11,14 @@ Trees hold log-probabilities as the draft has them. Whoever ranks candidates sha
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
+from card.cache import LEAST_CHANCE, ROOT, Tree
 
 _GREEDY = 3.0
 _SAMPLED = 2.0
+_LEAST = math.log(LEAST_CHANCE)
 
 
 def score_exponent(*, greedy: bool) -> float:
@@ -38,7 +39,7 @@ def sharpened(logprobs: Sequence[float], exponent: float) -> list[float]:
     # A dozen numbers for each row of a draft pass: NumPy takes longer to begin.
     probabilities = [math.exp(value) for value in logprobs]
     rest = max(1.0 - sum(probabilities), 0.0)
-    total = sum(probability**exponent for probability in probabilities)
+    total = sum([probability**exponent for probability in probabilities])
     total += rest * min(rest, *probabilities) ** (exponent - 1.0)
     if not total > 0.0:  # nothing is likely enough for a number, or one is none
         return [-math.inf] * len(logprobs)
@@ -46,43 +47,25 @@ def sharpened(logprobs: Sequence[float], exponent: float) -> list[float]:
     return [exponent * value - norm for value in logprobs]
 
 
-def path_ranks(score: Sequence[float], parent: Sequence[int], exponent: float) -> list[float]:
-    """The rank of every node of a tree: the sum of `sharpened` along its path.
-
-    score   [nodes] log-probability of the path from the root
-    parent  [nodes] a node, or -1 for the root; parents stand before their children
-    """
-    if not score:
-        return []
-    scores, above = np.array(score, np.float64), np.array(parent, np.int64) + 1
-    with np.errstate(invalid="ignore", over="ignore"):
-        given = np.minimum(scores - np.concatenate([[0.0], scores])[above], 0.0)
-    given[np.isnan(given)] = -np.inf
-    ranks = [0.0]
-    for at, rank in zip(
-        above.tolist(), _sharpened_below(given, above, exponent).tolist(), strict=True
-    ):
-        ranks.append(ranks[at] + rank)
-    return ranks[1:]
-
-
-def _sharpened_below(
-    logprobs: NDArray[np.float64], above: NDArray[np.int64], exponent: float
-) -> NDArray[np.float64]:
-    """`sharpened` for all nodes of a tree at once.
-
-    logprobs  [nodes] of each node given the one above it, at most 0
-    above     [nodes] number of that one, from 0
-    """
-    probabilities = np.exp(logprobs)
-    groups = int(above.max(initial=-1)) + 1
-    rest = np.maximum(1.0 - np.bincount(above, probabilities, groups), 0.0)
-    least = np.ones(groups)
-    np.minimum.at(least, above, probabilities)
-    total = np.bincount(above, probabilities**exponent, groups)
-    total += rest * np.minimum(least, rest) ** (exponent - 1.0)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        found: NDArray[np.float64] = exponent * logprobs - np.log(total)[above]
-    # Where nothing is likely enough for a number, nothing ranks at all.
-    found[np.isnan(found) | (total[above] <= 0.0)] = -np.inf
-    return found
+def ranked_below(tree: Tree, node: int, exponent: float) -> Tree:
+    """What is below a node of a tree (or below `ROOT`), with ranks as scores: the nodes that may be
+    worth a row. Few of a tree's dozens are, and NumPy takes longer to begin."""
+    below: defaultdict[int, list[int]] = defaultdict(list)
+    for child, parent in enumerate(tree.parent):
+        below[parent].append(child)
+    ranked, scores = Tree(tree.root_length, [], [], []), tree.score
+    kept = [node]
+    for place, above in enumerate(kept, ROOT):  # it grows meanwhile
+        children = below.get(above)
+        if children is None:
+            continue
+        score = 0.0 if above == ROOT else scores[above]
+        rank = 0.0 if place == ROOT else ranked.score[place]
+        given = [min(scores[child] - score, 0.0) for child in children]
+        for child, step in zip(children, sharpened(given, exponent), strict=True):
+            if rank + step >= _LEAST:
+                kept.append(child)
+                ranked.token.append(tree.token[child])
+                ranked.parent.append(place)
+                ranked.score.append(rank + step)
+    return ranked

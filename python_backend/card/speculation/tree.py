@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from card.cache import ROOT, follow
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(NamedTuple):
     """Candidates that a drafter adds to a session's tree, parents before children.
 
     tokens    [nodes] token ids
@@ -29,8 +28,7 @@ class Nodes:
     waits: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReRoot:
+class ReRoot(NamedTuple):
     """What a commit left of a tree, in the numbers that nodes had before it.
 
     committed  tokens, in order
@@ -90,9 +88,9 @@ class GrowingTree:
         self.token += nodes.tokens[:room]
         self.parent += nodes.parents[:room]
         for parent, logprob in zip(nodes.parents[:room], nodes.logprobs[:room], strict=True):
-            above = 0.0 if parent == ROOT else self.score[parent]
-            self.score.append(above + logprob)
-            self.depth.append(self.depth_of(parent) + 1)
+            is_first = parent == ROOT
+            self.score.append(logprob if is_first else self.score[parent] + logprob)
+            self.depth.append(0 if is_first else self.depth[parent] + 1)
 
     def below(self, node: int) -> dict[int, int]:
         """The children of a node (or of `ROOT`) by their tokens."""

@@ -83,7 +83,7 @@ def test_a_draft_is_idle_only_while_a_session_is_open() -> None:
             nonlocal now
             now = moment
             draft.step()
-            return int(both.pool.header["draft_waiting_ns"][0])
+            return int(both.pool.header["draft_waiting_ns"])
 
         assert [idle_at(0), idle_at(1_000)] == [0, 0], "nothing was open"
         stream = both.open(request_of([3, 1, 4, 1, 5], 8, "draft_then_verify", gamma=1))

@@ -100,7 +100,7 @@ def test_the_count_goes_on_beyond_the_half_that_the_kernel_looks_at(pool: Pool) 
 def test_without_a_futex_the_wait_is_a_short_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    bell = Bell(np.zeros(1, np.int64), futex=lambda *_: errno.ENOSYS)
+    bell = Bell(np.zeros(1, np.int64).data, futex=lambda *_: errno.ENOSYS)
     bell.wait(bell.rings, FOR_EVER_S)
     bell.wait(bell.rings, 0.001)
     assert slept == [WITHOUT_FUTEX_S, 0.001]

@@ -184,9 +184,9 @@ def test_any_sound_tree_gives_bounded_candidates(
     """Scores of a hostile draft need not fall along a path, nor be finite."""
     tree = Tree.checked(
         0,
-        np.array([token for token, _, _ in nodes], np.int64),
-        np.array([min(parent, i - 1) for i, (_, parent, _) in enumerate(nodes)], np.int64),
-        np.array([score for *_, score in nodes], np.float64),
+        [token for token, _, _ in nodes],
+        [min(parent, i - 1) for i, (_, parent, _) in enumerate(nodes)],
+        [score for *_, score in nodes],
         vocabulary=4,
     )
     assert tree is not None

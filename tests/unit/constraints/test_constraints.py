@@ -84,7 +84,7 @@ def alone(request: SlotRequest) -> list[int]:
     text = TOKENS.compile(request.guide).begin()
     history = History(request.prompt, len(request.prompt) + request.max_tokens)
     while history.generated < request.max_tokens:
-        row = TARGET.row_after(history.tokens.tolist())
+        row = TARGET.row_after(history.tokens)
         token = sample(row, history, request.parameters, text.allowed())
         history.append(token)
         if token in ENDS:

@@ -139,7 +139,7 @@ def test_a_draft_that_begins_to_work_again_is_woken_when_it_finds_work(
         finds_work.append(not both.draft.is_idle)
         return 0
 
-    both.target_pool.slot_bell = Bell(both.pool.header["slot_bell"], rung)
+    both.target_pool.slot_bell = Bell(both.pool.header.words("slot_bell"), rung)
     monkeypatch.setattr(Scripted, "drafts", lambda: False)
     streams = opened(both, ["card"])
     for _ in range(2):

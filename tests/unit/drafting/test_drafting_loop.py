@@ -190,7 +190,7 @@ def test_a_draft_equal_to_the_target_ranks_the_targets_choice_first(
             if not children:
                 continue
             history = History([*text, *(paths[node] if node != ROOT else ())], 64)
-            choice = sample(MODEL.row_after(history.tokens.tolist()), history, parameters)
+            choice = sample(MODEL.row_after(history.tokens), history, parameters)
             assert tree.token[max(children, key=lambda child: tree.score[child])] == choice
 
 

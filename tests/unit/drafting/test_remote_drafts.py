@@ -216,6 +216,9 @@ def test_a_chain_that_is_written_twice_while_it_is_read_is_read_anew(pool: Pool)
                 slot.publish(session_id, length := left.pop(0), [length])
             return record[name]
 
+        def words(self, name: str) -> memoryview[Any]:
+            return record.words(name)
+
     found = read_chain(Slow(), session_id, VOCABULARY)  # type: ignore[arg-type]
     assert found is not None
     assert (found.root_length, found.token) == (5, [5])

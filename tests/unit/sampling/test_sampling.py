@@ -252,7 +252,7 @@ def test_no_text_contains_a_bad_word(words: list[tuple[int, ...]], seed: int) ->
     row = np.array([3.0, 2.0, 1.0, 0.0, 0.0, 0.0], np.float32)
     for _ in range(40):
         history.append(sample(row, history, parameters))
-    written = history.tokens.tolist()
+    written = history.tokens
     for word in words:
         spans = [tuple(written[i : i + len(word)]) for i in range(len(written))]
         assert word not in spans

@@ -74,7 +74,7 @@ def test_it_commits_what_autoregressive_decoding_would(
     result, history = verify(candidates, request, alone[:before])
     count = len(result.tokens)
     assert result.tokens == alone[before : before + count]
-    assert history.tokens.tolist() == [*PROMPT, *alone[: before + count]]
+    assert history.tokens == [*PROMPT, *alone[: before + count]]
     assert result.num_accepted == sum(result.accepted)
     ended = before + count == len(alone)
     assert (result.finish is not Finish.RUNNING) == ended
@@ -173,7 +173,7 @@ def test_where_the_target_is_unsure_and_agrees_again_a_mismatch_is_kept() -> Non
     assert result.accepted == [True] * 4 + [False]
     assert (result.foreign, result.rejected) == (1, False)
     assert result.rows == [0, 1, 2, 3, 4]
-    assert history.tokens.tolist() == [0, 1, 7, 3, 4, 5]
+    assert history.tokens == [0, 1, 7, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_mismatch_that_fails_is_corrected_and_nothing_behind_it_is_kept(
     result, history = verified([1, 2, 3, 4, 5], leads, candidates, window, how)
     assert result.tokens == [1, 2]
     assert (result.foreign, result.rejected) == (0, True)
-    assert history.tokens.tolist() == [0, 1, 2]
+    assert history.tokens == [0, 1, 2]
 
 
 def test_what_is_kept_counts_for_penalties_as_text() -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from card.cache import ROOT
-from card.speculation.score import path_ranks, sharpened
+from card.cache import ROOT, Tree
+from card.speculation.score import ranked_below, sharpened
 
 rows = st.lists(st.floats(-6, 6), min_size=2, max_size=40).map(
     lambda logits: np.array(sorted(logits, reverse=True))
@@ -40,15 +40,27 @@ def test_what_is_not_told_makes_no_rank_too_great(
 
 
 def test_a_path_ranks_as_its_nodes_do_below_each_other() -> None:
-    score = np.log([0.7, 0.2, 0.7 * 0.9, 0.7 * 0.05])
-    parent = [ROOT, ROOT, 0, 0]
-    found = path_ranks(score.tolist(), parent, 3.0)
-    below_root = sharpened(np.log([0.7, 0.2]).tolist(), 3.0)
-    below_first = sharpened(np.log([0.9, 0.05]).tolist(), 3.0)
-    assert found == pytest.approx([*below_root, *(below_root[0] + rank for rank in below_first)])
+    score = np.log([0.6, 0.3, 0.6 * 0.5, 0.6 * 0.4])
+    tree = Tree(5, [10, 11, 12, 13], [ROOT, ROOT, 0, 0], score.tolist())
+    below_root = sharpened(np.log([0.6, 0.3]).tolist(), 3.0)
+    below_first = sharpened(np.log([0.5, 0.4]).tolist(), 3.0)
+    found = ranked_below(tree, ROOT, 3.0)
+    assert (found.token, found.parent) == (tree.token, tree.parent)
+    assert found.score == pytest.approx(
+        [*below_root, *(below_root[0] + rank for rank in below_first)]
+    )
+    behind = ranked_below(tree, 0, 3.0)
+    assert (behind.token, behind.parent) == ([12, 13], [ROOT, ROOT])
+    assert behind.score == pytest.approx(below_first)
+
+
+def test_what_is_worth_no_row_is_left_out_and_all_below_it() -> None:
+    score = np.log([0.9, 0.05, 0.05])
+    tree = Tree(5, [10, 11, 12], [ROOT, ROOT, 1], score.tolist())
+    assert ranked_below(tree, ROOT, 3.0).token == [10]
 
 
 @pytest.mark.parametrize("score", [[-np.inf, -np.inf], [0.0, -1e308], [-1e308, -1e308]])
 def test_no_score_however_small_is_in_the_way(score: list[float]) -> None:
-    assert max(path_ranks(score, [ROOT, 0], 3.0)) <= 0.0
+    assert max(ranked_below(Tree(0, [1, 2], [ROOT, 0], score), ROOT, 3.0).score, default=0) <= 0.0
     assert max(sharpened(score, 3.0)) <= 0.0

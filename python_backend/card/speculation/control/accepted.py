@@ -34,6 +34,8 @@ class Acceptance:
 
     def observe(self, outcome: Outcome) -> None:
         reached = len(outcome.chances)
+        if not reached:
+            return
         fade = min(1.0, MEMORY / (self.reached + reached))
         self.reached = (self.reached + reached) * fade
         self.accepted = (self.accepted + outcome.agreed) * fade

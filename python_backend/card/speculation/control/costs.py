@@ -55,25 +55,20 @@ class PassCosts:
     def ms(self, rows: int, sessions: int, *, alone: bool) -> float:
         """Of a pass that so many sessions share, behind one of as many rows."""
         way = alone, size_of(sessions)
-        known = self._ways.get(way)
-        of_way = self._prior[alone] if known is None else known.value
-        of_rows = self._rows.get((way, self._curve.padded(rows)))
-        deviation = 1.0 if of_rows is None else of_rows.at(self._passes[way])
-        return self._curve.pass_ms(rows) * self._speed.value * of_way * deviation
+        return self._share_of(way) * self._ms_of_rows(way, rows)
 
     def next_ms(self, rows: int, sessions: int, *, alone: bool) -> float:
         """Of the next pass, if it has so many rows."""
-        changes = self._changes((alone, size_of(sessions)), rows)
-        return self.ms(rows, sessions, alone=alone) * (self._change.value if changes else 1.0)
+        way = alone, size_of(sessions)
+        return self._share_of(way) * self._next_ms_of_rows(way, rows)
 
     def best_rows(self, worth: Sequence[float], sessions: int, *, alone: bool) -> int:
         """How many candidates of so many sessions to verify for most tokens per millisecond.
 
         worth  [candidates] chance that each is accepted, best first
         """
-        return self._curve.best_rows(
-            worth, sessions, lambda rows: self.next_ms(rows, sessions, alone=alone)
-        )
+        way = alone, size_of(sessions)
+        return self._curve.best_rows(worth, sessions, lambda rows: self._next_ms_of_rows(way, rows))
 
     def least_chance(self, sessions: int, *, alone: bool) -> float:
         """Chance below which no candidate is worth its row, whatever others there are."""
@@ -86,12 +81,11 @@ class PassCosts:
         return cast(_Reckoned, self._lately[what])
 
     def _least_chance(self, sessions: int, alone: bool) -> float:
-        plain_ms = self.next_ms(sessions, sessions, alone=alone)
+        way = alone, size_of(sessions)
+        plain_ms = self._next_ms_of_rows(way, sessions)
         return min(
             (
-                (self.next_ms(rows, sessions, alone=alone) / plain_ms - 1.0)
-                * sessions
-                / (rows - sessions)
+                (self._next_ms_of_rows(way, rows) / plain_ms - 1.0) * sessions / (rows - sessions)
                 for rows in self._curve.numbers
                 if rows > sessions
             ),
@@ -117,21 +111,23 @@ class PassCosts:
         """A pass took so long; returns the milliseconds that it counts for, twice what was expected
         at most: a pass that the machine interrupted says little."""
         way, padded = (alone, size_of(sessions)), self._curve.padded(rows)
-        if self._passes[way] % PRIOR == 0:
+        passes, last = self._passes[way], self._last
+        if passes % PRIOR == 0:
             self._lately.clear()
         expected = self.next_ms(rows, sessions, alone=alone)
         taken = min(1e3 * seconds, 2.0 * expected)
-        factors = [self._speed, self._ways.setdefault(way, Factor(self._prior[alone]))]
-        if self._changes(way, rows):
-            factors.append(self._change)
+        of_way = self._ways.setdefault(way, Factor(self._prior[alone]))
         # The first pass of either way still has something of the other one.
-        if self._last is not None and self._last[0] == way:
+        if last is not None and last[0] == way:
             of_rows = self._rows.setdefault((way, padded), Factor(1.0))
-            of_rows.fade(self._passes[way])
-            for factor in (*factors, of_rows):
-                factor.add(factor.value * taken / expected)
-                expected = self.next_ms(rows, sessions, alone=alone)
-            self._passes[way] += 1
+            of_rows.fade(passes)
+            factors = [self._speed, of_way, *([self._change] if last[1] != padded else []), of_rows]
+            share = taken / expected
+            for factor in factors:  # each explains what those before it leave
+                before = factor.value
+                factor.add(before * share)
+                share *= before / factor.value
+            self._passes[way] = passes + 1
         self._last = way, padded
         return taken
 
@@ -146,10 +142,22 @@ class PassCosts:
         """The target waited so long for so many passes of the draft."""
         self._wait.add(waited_ms / (passes * pass_ms))
 
-    def _changes(self, way: _Way, rows: int) -> bool:
-        """Whether a pass has other rows than the one before, which had the draft as it has."""
-        last = self._last
-        return last is not None and last[0] == way and last[1] != self._curve.padded(rows)
+    def _share_of(self, way: _Way) -> float:
+        """What passes of this way take, whatever rows they have, of what the curve says."""
+        known = self._ways.get(way)
+        return self._speed.value * (self._prior[way[0]] if known is None else known.value)
+
+    def _ms_of_rows(self, way: _Way, rows: int) -> float:
+        """What the curve says of so many rows, as far as passes of this way bear it out."""
+        of_rows = self._rows.get((way, self._curve.padded(rows)))
+        ms = self._curve.pass_ms(rows)
+        return ms if of_rows is None else ms * of_rows.at(self._passes[way])
+
+    def _next_ms_of_rows(self, way: _Way, rows: int) -> float:
+        """The same of the next pass, which may have other rows than the one before."""
+        ms, last = self._ms_of_rows(way, rows), self._last
+        changes = last is not None and last[0] == way and last[1] != self._curve.padded(rows)
+        return ms * self._change.value if changes else ms
 
 
 _Way = tuple[bool, int]
@@ -180,15 +188,12 @@ class Factor:
     def at(self, passes: float) -> float:
         """The value as far as it is remembered after so many passes, else 1: what seemed too dear
         is tried again some time."""
-        return 1.0 + (self.value - 1.0) * self._remembered(passes)
+        remembered = 1.0 - (passes - self.seen) / MEMORY
+        return 1.0 + (self.value - 1.0) * remembered if remembered > 0.0 else 1.0
 
     def fade(self, passes: float) -> None:
         """Forget what is not remembered after so many passes; something is added now."""
-        self.value, self.count = (
-            self.at(passes),
-            1.0 + (self.count - 1.0) * self._remembered(passes),
-        )
+        remembered = max(0.0, 1.0 - (passes - self.seen) / MEMORY)
+        self.value = 1.0 + (self.value - 1.0) * remembered
+        self.count = 1.0 + (self.count - 1.0) * remembered
         self.seen = passes
-
-    def _remembered(self, passes: float) -> float:
-        return max(0.0, 1.0 - (passes - self.seen) / MEMORY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from card.engines.row_costs import CostCurve
 from card.speculation.control.costs import PassCosts
@@ -16,8 +16,7 @@ def ideal_tokens(rows: int, agreement: float) -> float:
     return float((1.0 - agreement**rows) / (1.0 - agreement))
 
 
-@dataclass(frozen=True, slots=True)
-class Turns:
+class Turns(NamedTuple):
     """Passes of the draft for which the target waits, the milliseconds that these and its own pass
     take together, and what that gains."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from card.cache import LEAST_CHANCE, ROOT, Candidates
 from card.sampling import SamplingParameters
@@ -56,8 +56,7 @@ class ControlledSession(Protocol):
         """It has read the whole text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(NamedTuple):
     """What a pass does for one session.
 
     drafts        the draft, or a device, works for it, and its tree is asked
@@ -79,8 +78,7 @@ class Share:
     patience_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """Of one pass.
 
     shares  of each session, in order. Together with its pacing a share says how a session is
@@ -110,8 +108,7 @@ NO_CANDIDATE = -2
 """Stands for a choice of the target that no candidate was."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What a pass gave one session.
 
     drafted   candidates that the draft's tree gave, found before any was left out

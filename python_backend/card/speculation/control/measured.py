@@ -10,9 +10,8 @@ The controller knows four things, and each follows what happened of late:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
@@ -83,8 +82,9 @@ class Measured:
         whole = [*sessions, *reading]
         self._draft_pass_ms = draft_pass_ms
         kind = self._kinds.of(whole)
-        new = [session for session in whole if session.number not in self._texts]
-        self._texts |= {session.number: _Text() for session in new}
+        new = [session.number for session in whole if session.number not in self._texts]
+        for number in new:
+            self._texts[number] = _Text()
         if kind not in self._trials:
             self._trials[kind] = self._first_trial(len(whole))
         elif new:
@@ -153,13 +153,8 @@ class Measured:
             text = self._texts[session.number]
             text.acceptance.observe(outcome)
             text.surprised = outcome.rejected
-        # What others give says nothing about the draft, and their texts gain nothing by it.
-        counted = [
-            outcome if _is_drafted(session) else Outcome()
-            for session, outcome in zip(sessions, outcomes, strict=True)
-        ]
         if any(session.adapts for session in sessions):
-            self._account(plan, sessions, counted, taken_ms)
+            self._account(plan, sessions, outcomes, taken_ms)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
@@ -192,6 +187,11 @@ class Measured:
         if not trial.drafts:
             trial.pay()
         elif plan.drafts or in_turns:
+            # What others give says nothing about the draft, and their texts gain nothing by it.
+            outcomes = [
+                outcome if _is_drafted(session) else Outcome()
+                for session, outcome in zip(sessions, outcomes, strict=True)
+            ]
             tokens = count + sum(outcome.accepted for outcome in outcomes)
             passes = taken_ms / self._costs.ms(count, count, alone=True)
             loss = passes - tokens / sum(self._by_ngrams(each, count) for each in sessions)
@@ -240,12 +240,8 @@ class Measured:
         if works and not any(works) and self._costs.plans_plain(count):
             return [Share(False, 1, 0) for _ in sessions]
 
-        @cache
-        def least_chance(alone: bool) -> float:
-            return max(LEAST_CHANCE, self._costs.least_chance(count, alone=alone))
-
         return [
-            self._share(session, count, least_chance, turns, drafts=drafted)
+            self._share(session, count, turns, drafts=drafted)
             for session, drafted in zip(sessions, drafts, strict=True)
         ]
 
@@ -253,7 +249,6 @@ class Measured:
         self,
         session: ControlledSession,
         sharing: int,
-        least_chance: Callable[[bool], float],
         turns: Turns | None,
         *,
         drafts: bool,
@@ -267,11 +262,12 @@ class Measured:
         ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
         ngram_tokens = ngram_tokens if config.ngram_tokens else 0
         drafts = drafts and not text.leans
+        alone = not drafts or turns is not None
+        least = max(LEAST_CHANCE, self._costs.least_chance(sharing, alone=alone))
         if not (drafts and turns):
-            return Share(drafts, rows, ngram_tokens, remote, least_chance(not drafts))
+            return Share(drafts, rows, ngram_tokens, remote, least)
         patience_s = 2e-3 * turns.ms
-        draft_passes = turns.draft_passes
-        return Share(True, rows, ngram_tokens, False, least_chance(True), draft_passes, patience_s)
+        return Share(True, rows, ngram_tokens, False, least, turns.draft_passes, patience_s)
 
     def _repeats(
         self, session: ControlledSession, text: _Text, sharing: int, turns: Turns | None

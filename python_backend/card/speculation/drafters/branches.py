@@ -67,13 +67,15 @@ class Branches:
 
         parents  [nodes] of each; ranks: of each, given its parent
         """
-        depth = list(tree.depth)
-        for node, (parent, rank) in enumerate(zip(parents, ranks, strict=True), len(tree)):
+        known = len(tree)
+        depth: list[int] = []  # of those that come
+        for node, (parent, rank) in enumerate(zip(parents, ranks, strict=True), known):
             is_first = parent == ROOT
             self.entry.append(UNEXPANDED)
             self.rank.append(rank if is_first else self.rank[parent] + rank)
-            depth.append(0 if is_first else depth[parent] + 1)
-            self.frontier.push(node, self.rank[node], depth[node])
+            above = tree.depth_of(parent) if parent < known else depth[parent - known]
+            depth.append(above + 1)
+            self.frontier.push(node, self.rank[node], above + 1)
 
     def expand(self, rows: Sequence[int]) -> None:
         """A pass gave the nodes of its rows entries.

@@ -74,7 +74,7 @@ def _counted_by_layers(session: DraftedSession, nodes: Nodes) -> Nodes:
     if not nodes.passes:
         return nodes
     layers = session.tree.with_nodes(nodes).height - session.tree.height
-    return replace(nodes, passes=max(1, layers))
+    return nodes._replace(passes=max(1, layers))
 
 
 @dataclass(slots=True)

@@ -7,8 +7,7 @@ leaves of the tree is never forwarded again.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from card.cache import ANY, ROOT
 from card.engines import Engine, Logits, Ranking, SequenceTokens
@@ -41,8 +40,7 @@ LONGEST_COMMIT = 16
 is read like a prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What one session puts into a pass, before anything is proposed.
 
     text    tokens of the text that the KV cache lacks; they come first
@@ -65,8 +63,7 @@ class Plan:
         return 0 if self.chosen is None else self.chosen.proposals
 
 
-@dataclass(frozen=True, slots=True)
-class _Pass:
+class _Pass(NamedTuple):
     """What one session puts into a pass.
 
     text       tokens of the text that come first in `rows`
@@ -78,7 +75,7 @@ class _Pass:
     rows: SequenceTokens
     text: int
     expansion: Expansion | None = None
-    positions: list[int] = field(default_factory=list)
+    positions: Sequence[int] = ()
     masks: Masks | None = None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import ClassVar
 
 from card.cache import (
@@ -16,7 +15,7 @@ from card.cache import (
     descend,
     follow,
 )
-from card.speculation.score import path_ranks, score_exponent
+from card.speculation.score import ranked_below, score_exponent
 from card.speculation.sources.interface import QueriedSession, Source
 
 Shape = Callable[[Tree, int, int, int, float], Candidates]
@@ -45,18 +44,19 @@ class TreeSource(Source):
     def candidates(
         self, session: QueriedSession, behind: Candidates, limit: int, least: float = LEAST_CHANCE
     ) -> Candidates:
-        if len(behind) or (found := _below_text(session)) is None:
+        if len(behind) or (found := _end_of_text(session)) is None:
             return behind
-        return self._shape(*found, limit, self._branches, _exponent(session))
+        exponent = _exponent(session)
+        return self._shape(ranked_below(*found, exponent), ROOT, limit, self._branches, exponent)
 
 
 def chain_ahead(session: QueriedSession, limit: int) -> tuple[int, bool]:
     """How many tokens the best chain below the text has, `limit` at most, and whether a token of it
     has siblings."""
-    if (found := _below_text(session)) is None:
+    if (found := _end_of_text(session)) is None:
         return 0, False
-    tree, node = found
-    tokens = best_chain(tree, node, limit, _exponent(session)).tokens
+    (tree, node), exponent = found, _exponent(session)
+    tokens = best_chain(ranked_below(tree, node, exponent), ROOT, limit, exponent).tokens
     path = follow(tree.token, tree.parent, node, tokens)
     return len(tokens), any(tree.parent.count(tree.parent[child]) > 1 for child in path)
 
@@ -65,14 +65,10 @@ def _exponent(session: QueriedSession) -> float:
     return score_exponent(greedy=session.request.parameters.is_greedy)
 
 
-def _below_text(session: QueriedSession) -> tuple[Tree, int] | None:
-    """The draft's tree with ranks as scores, and its node for the last committed token; None where
-    it has none."""
+def _end_of_text(session: QueriedSession) -> tuple[Tree, int] | None:
+    """The draft's tree, and its node for the last committed token; None where it has none."""
     tree, history = session.tree(), session.history
     if tree is None or tree.root_length > len(history):
         return None
-    node = descend(tree, ROOT, history.tokens[max(0, tree.root_length) :].tolist())
-    if node is None:
-        return None
-    ranks = path_ranks(tree.score, tree.parent, _exponent(session))
-    return replace(tree, score=ranks), node
+    node = descend(tree, ROOT, history.tokens[max(0, tree.root_length) :])
+    return None if node is None else (tree, node)

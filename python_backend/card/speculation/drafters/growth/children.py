@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ def worthwhile_children(found: list[Child]) -> list[Child]:
 
 def ranked_children(
     logits: Logits,
-    positions: list[int],
+    positions: Sequence[int],
     parameters: SamplingParameters,
     masks: Masks | None = None,
 ) -> list[list[Child]]:
@@ -103,15 +103,14 @@ def ranked_children(
     logits     of rows that were forwarded with `ranking_of` the same other arguments
     positions  of every row's children (ignored if greedy)
     """
-    ids, found = logits.best()
-    logprobs: NDArray[np.float64] = np.minimum(found, 0.0).astype(np.float64)
+    best: tuple[NDArray[np.int64], NDArray[np.floating[Any]]] = logits.best()
     if _is_filtered(parameters):
-        ids, logprobs = _filtered(ids, found, positions, parameters)
+        best = _filtered(*logits.best(), positions, parameters)
     exponent = score_exponent(greedy=parameters.is_greedy)
-    children = [
-        list(map(Child, tokens, likely, sharpened(likely, exponent)))
-        for tokens, likely in zip(ids.tolist(), logprobs.tolist(), strict=True)
-    ]
+    children = []
+    for tokens, values in zip(best[0].tolist(), best[1].tolist(), strict=True):
+        likely = [min(value, 0.0) for value in values]
+        children.append(list(map(Child, tokens, likely, sharpened(likely, exponent))))
     if masks is None:
         return children
     return [
@@ -123,7 +122,7 @@ def ranked_children(
 def _filtered(
     ids: NDArray[np.int64],
     log_probabilities: NDArray[np.float32],
-    positions: list[int],
+    positions: Sequence[int],
     parameters: SamplingParameters,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The best ids [rows, kept] that top-k and top-p leave, and their log-probabilities."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from card.cache import ROOT
 from card.engines import FOLLOWS_PREFIX
@@ -59,8 +60,7 @@ class Expansion:
         return tokens, parents
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Of one pass of one session.
 
     width      nodes that are expanded, at most
@@ -79,8 +79,7 @@ class Limits:
     exponent: float
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(NamedTuple):
     """Nodes to expand, and where proposals may join them.
 
     nodes      unexpanded nodes of the tree, or `ROOT` alone behind a text

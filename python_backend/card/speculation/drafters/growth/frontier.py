@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from card.cache import ROOT
 from card.speculation.drafters.growth.children import Child, worthwhile_children
@@ -35,8 +35,7 @@ class GrowthConfig:
     shared_tokens: int = 2
 
 
-@dataclass(frozen=True, slots=True)
-class TreeView:
+class TreeView(NamedTuple):
     """One session's tree as growth rules see it.
 
     entry             [nodes] KV entry of every node, or `UNEXPANDED`
