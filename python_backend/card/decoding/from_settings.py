@@ -10,6 +10,7 @@ from card.speculation.acceptance import RULES, AcceptanceConfig, AcceptanceRule
 from card.speculation.control import CHOOSES_ROWS, CONTROLLERS, ControlConfig, Controller
 from card.speculation.ngram_file import NgramFileError, read_table
 from card.speculation.ngram_memory import NgramMemory
+from card.speculation.sources import SHAPES
 
 
 def acceptance_rules(settings: Settings) -> dict[str, AcceptanceRule]:
@@ -28,7 +29,7 @@ def controller(settings: Settings, engine: Engine) -> Controller:
     config = ControlConfig(
         num_rows=None if speculation.rows == "auto" else speculation.rows,
         ngram_tokens=speculation.ngram_tokens,
-        is_chain=speculation.query == "chain",
+        is_chain=SHAPES[speculation.query].is_chain,
         costs_ms=engine.row_costs_ms,
         alone_share=engine.alone_share,
     )

@@ -102,4 +102,4 @@ class SpeculationSettings(Section):
     @property
     def paths(self) -> int:
         """Most root-to-leaf paths of a query."""
-        return self.branches if self.query == "subtree" else 1
+        return 1 if SHAPES[self.query].is_chain else self.branches
