@@ -8,9 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import torch
-from safetensors.torch import load_file, save_file
-
 from card.settings import Settings
 from model_files.opening import is_gguf
 from training.cutting import cut
@@ -35,6 +32,9 @@ def with_small_draft(settings: Settings) -> Iterator[Settings]:
 @contextmanager
 def unrelated_draft(draft: Path) -> Iterator[Path]:
     """A temporary checkpoint beside which the pair's own draft is a good one."""
+    import torch  # seconds, which no other figure needs
+    from safetensors.torch import load_file, save_file
+
     generator = torch.Generator().manual_seed(_SEED)
     with TemporaryDirectory(prefix="card-bench-draft-") as home:
         for file in draft.iterdir():

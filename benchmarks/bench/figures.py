@@ -11,7 +11,7 @@ import numpy as np
 
 from bench.contest import Completion, Contender
 from card.speculation.pacing import PACINGS, PLAIN
-from training.agreement import Ranks, ideal_tokens_per_step
+from training.ranks import Ranks, ideal_tokens_per_step
 
 
 @dataclass(frozen=True)

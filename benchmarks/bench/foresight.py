@@ -12,7 +12,7 @@ from bench.measurement import Task
 from card.engines import Engine
 from card.speculation.pacing import PLAIN
 from planning.measuring import children_along
-from training.agreement import Ranks
+from training.ranks import Ranks
 
 
 def read_along(draft: Engine, completions: Sequence[Completion]) -> dict[float, list[Ranks]]:

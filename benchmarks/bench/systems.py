@@ -68,7 +68,7 @@ SYSTEMS: dict[str, System] = {
         "arXiv 2312.11462",
         "up to 1.81 over draft-then-verify",
         decoding="draft_then_verify",
-        speculation={"drafter": "cascade", "lookahead": 10},
+        speculation={"drafter": "cascade", "ngram_tokens": 10},
         gammas=(1, 2, 3, 4),
     ),
     "hsd": System(

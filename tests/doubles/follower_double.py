@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from card.cache import Pool, SlotState
 from card.serving.requests.delta import Delta
-from card.serving.requests.follower import Answer, Follower
+from card.serving.requests.follower import LONGEST_PAUSE_S, Answer, Follower
 from card.serving.requests.gathering import Gathering
 from card.serving.requests.refusal import Refusal, UndeliverableError
 from card.serving.requests.sessions import Session, Sessions
@@ -77,7 +77,13 @@ class Ledger:
 class Scene:
     """A follower over a pool of two slots, with a target played by hand."""
 
-    def __init__(self, pool: Pool, flush_ns: int = 0, deltas_per_s: float = 1e9) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        flush_ns: int = 0,
+        deltas_per_s: float = 1e9,
+        longest_pause_s: float = LONGEST_PAUSE_S,
+    ) -> None:
         self.pool = pool
         self.target = HandPlayedTarget(pool)
         self.target_is_dead = False
@@ -93,6 +99,7 @@ class Scene:
             LIMIT_S,
             Gathering(flush_ns, deltas_per_s),
             self.told.append,
+            longest_pause_s,
         )
 
     async def open(

@@ -10,6 +10,24 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hé?"},
+    {"role": "assistant", "content": "Yes."},
+    {"role": "user", "content": "Why?"},
+]
+LLAMA = """\
+{{ bos_token }}
+{%- for message in messages %}
+    {%- if (message.role == 'user') != (loop.index0 % 2 == 1) %}
+        {{- raise_exception('roles must alternate') }}
+    {%- endif %}
+    {{- '<' ~ message.role ~ '>' ~ message.content | trim | tojson ~ eos_token }}
+{%- endfor %}
+    {% if add_generation_prompt %}
+<assistant>
+    {% endif %}"""
+
 
 def tokenizer(*, adds_bos: bool) -> Tokenizer:
     words = Tokenizer(WordLevel({"<s>": 0, "</s>": 1, "[UNK]": 2}, unk_token="[UNK]"))

@@ -33,11 +33,11 @@ def settings_of(
 ) -> Settings:
     """Settings for small models; a heartbeat stays fresh for longer than any test runs.
 
-    No n-grams are proposed unless `lookahead` says so.
+    No n-grams are proposed unless `ngram_tokens` says so.
     """
     return Settings.model_validate(
         {
-            "speculation": {"rows": 8, "lookahead": 0, **speculation},
+            "speculation": {"rows": 8, "ngram_tokens": 0, **speculation},
             "cache": {"slots": slots, "nodes": nodes},
             "serving": {"prefill_chunk": prefill_chunk, "engine_timeout_s": 600},
         }

@@ -54,11 +54,12 @@ class ScriptedOutput:
 
 
 class ScriptedRuntime(Runtime):
-    """All requests so far in `requests`, oldest first."""
+    """All requests so far in `requests`, oldest first; with `loses_worker` a worker ended."""
 
     def __init__(self) -> None:
         self.requests: list[ScriptedOutput] = []
         self.was_shut_down = False
+        self.loses_worker = False
         package: Any = SimpleNamespace(
             LLM=lambda **_: SimpleNamespace(
                 generate_async=self._generate_async, shutdown=self._shut_down
@@ -84,6 +85,10 @@ class ScriptedRuntime(Runtime):
 
     def fail(self, output: ScriptedOutput, error: Exception) -> None:
         self.call(lambda: output._given.put_nowait(error))
+
+    def notice_lost_worker(self) -> bool:
+        lost, self.loses_worker = self.loses_worker, False
+        return lost
 
     def until(self, holds: Callable[[], object], step: Callable[[], object]) -> None:
         """Step until it holds."""

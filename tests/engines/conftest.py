@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import tiny_models
+import torch
 from transformers import LlamaConfig
+
+from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.torch.captured.engine import CapturedEngine
+from card.engines.torch.engine import TorchEngine
+
+CheckpointEngine = type[TorchEngine] | type[OpenVinoEngine] | type[CapturedEngine]
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +33,25 @@ def larger_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     tiny_models.build(config).bfloat16().save_pretrained(directory)
     return directory
+
+
+@pytest.fixture(
+    scope="module",
+    params=[TorchEngine, OpenVinoEngine, CapturedEngine],
+    ids=["torch", "openvino", "captured"],
+)
+def engine_class(request: pytest.FixtureRequest) -> CheckpointEngine:
+    """What is promised of an engine holds for all that run checkpoints themselves. The captured one
+    computes here what it would on a device, where a replay is no call."""
+    found: CheckpointEngine = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Torch computes on one thread, and afterwards on as many as before: small matrices only wait
+    for a second one, for long on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,13 @@ from typing import Any
 
 import pytest
 import tiny_models
-from real_pair import pair_settings
+import torch
+from real_pair import DRAFT, pair_settings
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
+from bench.drafts import unrelated_draft
 from bench.engines import Engines
 from bench.foresight import ranks_of
 from bench.in_process import InProcess, parameters_of
@@ -103,3 +107,17 @@ def test_a_trained_draft_foresees_what_it_would_write_itself(temperature: float)
     assert ranks.max() <= 1
     assert (ranks == 0).mean() > 0.7
     assert ranks_of(draft, task, (*written[:-1], 1))[-1] > 0
+
+
+def test_an_unrelated_draft_has_the_shape_but_not_the_weights() -> None:
+    with unrelated_draft(DRAFT) as path:
+        assert json.loads((path / "config.json").read_text()) == json.loads(
+            (DRAFT / "config.json").read_text()
+        )
+        before, after = (load_file(folder / "model.safetensors") for folder in (DRAFT, path))
+    assert {n: (w.shape, w.dtype) for n, w in before.items()} == {
+        n: (w.shape, w.dtype) for n, w in after.items()
+    }
+    matrices = [name for name, weight in before.items() if weight.dim() > 1]
+    assert not any(torch.equal(before[name], after[name]) for name in matrices)
+    assert not path.exists()

@@ -15,7 +15,6 @@ from watched_passes import product_types
 from card.engines.calibration import (
     ConfigurableEngine,
     check_row_invariance,
-    choice,
     make_row_invariant,
 )
 from card.engines.calibration_cache import Calibration
@@ -109,7 +108,7 @@ def test_an_engine_that_no_padding_cures_is_not_marked(
 
 @pytest.mark.parametrize("spoils", ["nothing", "compressed"])
 def test_the_first_way_that_keeps_rows_independent_is_taken_and_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoils: str
+    tmp_path: Path, spoils: str
 ) -> None:
     """Matrices that stay compressed are tried first."""
     tiny_models.build(tiny_models.FAMILIES["qwen2"]).bfloat16().save_pretrained(tmp_path)
@@ -120,8 +119,7 @@ def test_the_first_way_that_keeps_rows_independent_is_taken_and_remembered(
         tried.append(engine.options.compressed)
         return not getattr(engine.options, spoils, False) and check_row_invariance(engine)
 
-    monkeypatch.setattr(choice, "check_row_invariance", depends_on_it)
-    engine = make_row_invariant(OpenVinoEngine.load(tmp_path, options))
+    engine = make_row_invariant(OpenVinoEngine.load(tmp_path, options), depends_on_it)
     assert engine.row_invariant
     assert tried == sorted(tried, reverse=True)
     stored = {name for one in engine.model.decoders.values() for name in product_types(one.graph)}

@@ -38,7 +38,7 @@ COSTS = RowCosts({1: 1.0, 4: 1.1, 8: 1.6, 16: 2.6, 32: 4.6}, alone_share=0.7)
 """What passes are said to cost, so that nobody measures it."""
 
 OTHER_SHAPES = {
-    "smallest": ("card", {"rows": 2, "depth": 1, "width": 1, "lookahead": 0}, GAMMA),
+    "smallest": ("card", {"rows": 2, "depth": 1, "width": 1, "ngram_tokens": 0}, GAMMA),
     "wide": ("card", {"rows": 16, "depth": 6, "width": 16}, GAMMA),
     "adaptive": ("card", {"rows": "auto", "depth": 32, "width": 4}, GAMMA),
     **{growth: ("card", {**SHAPE, "growth": growth, "depth": 16}, GAMMA) for growth in GROWTHS},

@@ -36,7 +36,7 @@ def pytest_runtest_makereport(
 @pytest.fixture(scope="session", autouse=True)
 def _shared_calibration(calibration_cache: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CARD_SERVING__FINDINGS", str(calibration_cache))
+        patch.setenv("CARD_SERVING__CALIBRATION_CACHE", str(calibration_cache))
         yield
 
 

@@ -40,7 +40,7 @@ class Drafter:
 
 
 DRAFTERS = {
-    "cascade": Drafter({"drafter": "cascade", "lookahead": 10}),
+    "cascade": Drafter({"drafter": "cascade", "ngram_tokens": 10}),
     "hierarchy": Drafter({"drafter": "hierarchy", "proposals": "phrases", "query": "subtree"}),
     "phrases": Drafter({"drafter": "phrases"}, "target"),
     "ngram": Drafter({"drafter": "ngram", "query": "subtree"}, "target"),
@@ -58,7 +58,7 @@ def struck(
     cut(PAIR / "target", smaller, [0])
     settings: Overrides = {
         "draft_small": {"path": str(smaller)},
-        "speculation": {"gamma": 4, **drafter.speculation},
+        "speculation": {"num_draft_tokens": 4, **drafter.speculation},
     }
     with start_service(settings) as service:
         yield service, drafter

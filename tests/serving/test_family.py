@@ -33,7 +33,7 @@ LOOSE = {"acceptance": "loose", "max_tokens": 160, "end_id": -1}
 
 @pytest.fixture(scope="module")
 def service(start_service: StartService) -> Iterator[RunningService]:
-    speculation = {"rows": 12, "loose_window": 1, "loose_entropy": 0.1, "gamma": 4}
+    speculation = {"rows": 12, "loose_window": 1, "loose_entropy": 0.1, "num_draft_tokens": 4}
     settings: Overrides = {
         "speculation": {**speculation, "lossy_acceptance": ["loose"]},
         "limits": {"queue_timeout_s": ANSWER_S},  # more streams than slots

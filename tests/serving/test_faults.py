@@ -42,7 +42,7 @@ its locks: seen once in some 300 kills on a machine with far too much to do."""
 def service(start_service: StartService) -> Iterator[RunningService]:
     """Without a cache of the user's, it keeps what its models find out in its run directory."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("CARD_SERVING__FINDINGS")
+        patch.delenv("CARD_SERVING__CALIBRATION_CACHE")
         patch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
         with start_service({"serving": {"drain_s": HANG_S}}) as running:
             patch.undo()

@@ -267,7 +267,7 @@ def test_what_models_found_out_at_load_is_believed_by_the_next_start(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv("CARD_SERVING__FINDINGS")
+    monkeypatch.delenv("CARD_SERVING__CALIBRATION_CACHE")
 
     def found() -> list[Path]:
         return list(filter(is_settled, calibration_cache.glob("*.json")))
@@ -278,7 +278,7 @@ def test_what_models_found_out_at_load_is_believed_by_the_next_start(
     asyncio.run(server.until(lambda: engines() == set(ENGINES), "all is measured that is to be"))
     kept = {file.name: shutil.copy2(file, tmp_path) for file in found()}
     before = {name: Path(copy).stat().st_mtime_ns for name, copy in kept.items()}
-    with start_service({"serving": {"findings": str(tmp_path)}}):
+    with start_service({"serving": {"calibration_cache": str(tmp_path)}}):
         after = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
     assert after == before
 

@@ -23,7 +23,9 @@ KEY = "a key for the page"
 def service(start_service: StartService) -> Iterator[RunningService]:
     """Where the draft works however busy the machine is, and n-grams leave it something to find:
     else a quick target is done with the text before the draft has read the prompt."""
-    with start_service({"speculation": {"control": "fixed", "rows": 8, "lookahead": 2}}) as service:
+    with start_service(
+        {"speculation": {"control": "fixed", "rows": 8, "ngram_tokens": 2}}
+    ) as service:
         yield service
 
 

@@ -39,7 +39,7 @@ SAMPLINGS: tuple[dict[str, float], ...] = ({}, {"temperature": 0.8, "seed": 11})
 @pytest.fixture(scope="module")
 def service(start_service: StartService) -> Iterator[RunningService]:
     """Nothing is guessed from the text, so that candidates of these requests are the devices'."""
-    with start_service({"speculation": {"lookahead": 0}}) as running:
+    with start_service({"speculation": {"ngram_tokens": 0}}) as running:
         yield running
 
 

@@ -43,8 +43,8 @@ def _speculation(settings: Settings, measured: Measured) -> Speculation:
         width=config.width,
         depth=config.depth,
         rows=rows,
-        ngram_tokens=config.lookahead,
-        num_draft_tokens=config.gamma,
+        ngram_tokens=config.ngram_tokens,
+        num_draft_tokens=config.num_draft_tokens,
         growth=config.growth,
         nodes=settings.cache.nodes,
     )

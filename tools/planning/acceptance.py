@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from model_files.opening import is_gguf, model_at
 from planning.errors import PlanError
+from planning.reading import read_yaml
 
 BEST = 8
 """Ranks that are told apart; the draft keeps as many children of a node."""
@@ -178,14 +178,7 @@ class Profile(_Record):
     @classmethod
     def read(cls, path: Path) -> Profile:
         """Raises `PlanError` saying what is wrong with the file."""
-        try:
-            return cls.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise PlanError(f"profile {path} cannot be read: {error}") from error
-        except ValidationError as error:
-            (problem, *_) = error.errors()
-            field = ".".join(map(str, problem["loc"])) or "the file"
-            raise PlanError(f"profile {path}: {field}: {problem['msg']}") from error
+        return read_yaml(path, cls)
 
     def at(self, temperature: float) -> Foresight | None:
         """The foresight at this temperature, if it was measured."""

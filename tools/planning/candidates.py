@@ -88,14 +88,34 @@ class Text:
         found = self.record.ranks[place]
         return None if found == MISSED else int(found)
 
-    def children(self, row: int) -> list[float]:
-        """Log-probabilities of the children that stand at place `row`, best first."""
-        found = self._log_probabilities[int(self.record.confidence[row])]
-        rank = self.rank(row)
-        if rank is not None and rank >= len(found):
-            # The table holds means; this one was likelier than the mean, or it were not kept.
-            return [*found, *[_BARELY_A_NODE] * (rank + 1 - len(found))]
+    @cached_property
+    def exponent(self) -> float:
+        """By which the draft's log-probabilities are sharpened."""
+        return score_exponent(greedy=self.foresight.temperature == 0.0)
+
+    def children(self, row: int) -> list[Child]:
+        """The children that stand at place `row`, best first."""
+        level, rank = self.record.confidence[row], self.rank(row)
+        kept = self._log_probabilities[int(level)]
+        # The table holds means; one below them was likelier than the mean, or it were not kept.
+        further = 0 if rank is None else max(0, rank + 1 - len(kept))
+        found = self._children.get((level, further))
+        if found is None:
+            found = _told([*kept, *[_BARELY_A_NODE] * further], self.exponent)
+            self._children[level, further] = found
         return found
+
+    @cached_property
+    def _children(self) -> dict[tuple[str, int], list[Child]]:
+        """By confidence, and how many the table does not hold."""
+        return {}
+
+
+def _told(ranks: Sequence[float], exponent: float) -> list[Child]:
+    """What the draft tells of children with these ranks, as if it told all there are."""
+    flat = [rank / exponent for rank in ranks]
+    whole = math.log(sum(map(math.exp, flat)))
+    return list(map(Child, range(len(ranks)), [min(0.0, one - whole) for one in flat], ranks))
 
 
 class Chain(NamedTuple):
@@ -173,9 +193,10 @@ class CandidateTree:
         self._random = random.Random(seed)
         self.root = Node(-1, True, 0.0, 0.0)
         self.count = 0
+        self._deepest = self.root.place
         self._open: list[tuple[float, int, Node]] = []
         self._hung = 0
-        self._exponent = score_exponent(greedy=text.foresight.temperature == 0.0)
+        self._exponent = text.exponent
 
     @property
     def room(self) -> int:
@@ -184,9 +205,7 @@ class CandidateTree:
     @property
     def height(self) -> int:
         """Nodes of the longest path below the root."""
-        # Whatever is expanded has children: the deepest nodes are open.
-        deepest = max((node.place for _, _, node in self._open), default=self.root.place)
-        return deepest - self.root.place
+        return self._deepest - self.root.place
 
     def re_root(self, place: int) -> int:
         """Make the committed token at `place` the root; returns how many tokens of the text
@@ -198,7 +217,7 @@ class CandidateTree:
             if child is None:
                 unread += place - node.place
                 self.root = Node(place, True, 0.0, 0.0)
-                self.count, self._open = 0, []
+                self._recount()
                 return unread
             node = child
             unread += not node.expanded
@@ -207,11 +226,12 @@ class CandidateTree:
         return unread
 
     def _recount(self) -> None:
-        self.count, self._open = 0, []
+        self.count, self._open, self._deepest = 0, [], self.root.place
         below = list(self.root.children)
         while below:
             node = below.pop()
             self.count += 1
+            self._deepest = max(self._deepest, node.place)
             if node.expanded:
                 below += node.children
             else:
@@ -289,19 +309,14 @@ class CandidateTree:
         if row >= len(self._text):
             return
         own = self._text.rank(row) if node.on_path else None
-        ranks = self._text.children(row)
-        found = list(map(Child, range(len(ranks)), self._told(ranks), ranks))
+        found = self._text.children(row)
         for child in self._rule.hang(found, node.place - self.root.place - 1)[: self.room]:
             hung = Node(node.place + 1, child.token == own, node.score + child.rank, at)
             node.children.append(hung)
             self._offer(hung)
-        self.count += len(node.children)
-
-    def _told(self, ranks: Sequence[float]) -> list[float]:
-        """The draft's own log-probabilities of children, as if it told all there are."""
-        flat = [rank / self._exponent for rank in ranks]
-        whole = math.log(sum(map(math.exp, flat)))
-        return [min(0.0, one - whole) for one in flat]
+        if node.children:
+            self.count += len(node.children)
+            self._deepest = max(self._deepest, node.place + 1)
 
     def ahead(self, place: int, most: int, published_before: float) -> tuple[int, bool]:
         """Nodes of the best chain of at most `most` below the committed token at `place`, and

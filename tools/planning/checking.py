@@ -205,7 +205,7 @@ class _Replay:
             width=1 if self.system.on_a_device else row.width or config.width,
             depth=config.depth,
             rows=row.rows if config.rows == "auto" else config.rows,
-            ngram_tokens=config.lookahead,
+            ngram_tokens=config.ngram_tokens,
             num_draft_tokens=row.gamma or 1,
             growth=self._growth(),
             nodes=self.result.settings.cache.nodes,
@@ -236,7 +236,9 @@ class _Replay:
             costs_ms, alone = self._curve(self.phases), self._curve_alone()
             share = min(1.0, alone[1] / costs_ms[1])
         return Measured(
-            ControlConfig(ngram_tokens=self.config.lookahead, costs_ms=costs_ms, alone_share=share)
+            ControlConfig(
+                ngram_tokens=self.config.ngram_tokens, costs_ms=costs_ms, alone_share=share
+            )
         )
 
     def _delays(self) -> Delays:

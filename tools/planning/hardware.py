@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from planning.clock import Work
 from planning.errors import PlanError
+from planning.reading import read_yaml
 
 PRESETS = Path(__file__).parent / "presets"
 CATALOGUE = PRESETS / "catalogue.yaml"
@@ -32,7 +32,6 @@ _USABLE_MEMORY = 0.9
 _ALL_REDUCES = 2
 """Per layer of a model split over devices: behind attention and behind the MLP."""
 
-_Kind = TypeVar("_Kind", bound=BaseModel)
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -232,7 +231,7 @@ def read_preset(name: str) -> Preset:
             raise PlanError(
                 f"{name!r} is neither a file nor a preset; presets: {', '.join(preset_names())}"
             )
-    preset = _read(path, Preset)
+    preset = read_yaml(path, Preset)
     _scenes_of(preset, path)
     return preset
 
@@ -249,7 +248,7 @@ def preset_names() -> list[str]:
 
 def catalogue() -> tuple[dict[str, Device], dict[str, Model]]:
     """Known devices and models by name."""
-    found = _read(CATALOGUE, _Catalogue)
+    found = read_yaml(CATALOGUE, _Catalogue)
     return found.devices, found.models
 
 
@@ -291,14 +290,3 @@ def _scenes_of(preset: Preset, path: Path) -> list[Scene]:
             )
         )
     return found
-
-
-def _read(path: Path, kind: type[_Kind]) -> _Kind:
-    try:
-        return kind.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise PlanError(f"{path} cannot be read: {error}") from error
-    except ValidationError as error:
-        (problem, *_) = error.errors()
-        field = ".".join(map(str, problem["loc"])) or "the file"
-        raise PlanError(f"{path}: {field}: {problem['msg']}") from error

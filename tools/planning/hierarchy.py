@@ -25,7 +25,7 @@ from card.speculation.control.costs import CONTENTION
 from card.speculation.pacing import Pacing
 
 PARCELS = range(1, 17)
-"""As many tokens as `speculation.parcel` and `speculation.lookahead` may be."""
+"""As many tokens as `speculation.parcel` and `speculation.ngram_tokens` may be."""
 
 
 @dataclass(frozen=True)

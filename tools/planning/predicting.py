@@ -67,12 +67,13 @@ def predict(
     seed: int = 0,
     on_agreement: Callable[[], None] = lambda: None,
     grid: Grid = Grid(),
+    pacings: Sequence[Pacing] = tuple(PACINGS),
 ) -> Prediction:
-    """Simulate every pacing at its best setting; the same seed gives the same figures."""
+    """Simulate each pacing at its best setting; the same seed gives the same figures."""
     outcomes: list[Outcome] = []
     for agreement in agreements:
         drawn = likeness.draw(agreement, TEXTS, TOKENS, seed)
-        outcomes += _Trial(scene, drawn, agreement, seed, grid).outcomes()
+        outcomes += _Trial(scene, drawn, agreement, seed, grid).outcomes(pacings)
         on_agreement()
     return Prediction(scene, outcomes)
 
@@ -105,9 +106,9 @@ class _Trial:
         self._machinery = Machinery(scene.target, scene.draft, delays)
         self._tried: dict[tuple[Pacing, Speculation], _Total] = {}
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self, pacings: Sequence[Pacing]) -> list[Outcome]:
         alone = self._run(PLAIN, ALONE)
-        return [self._outcome(pacing, self._settings(pacing), alone.speed) for pacing in PACINGS]
+        return [self._outcome(pacing, self._settings(pacing), alone.speed) for pacing in pacings]
 
     def _settings(self, pacing: Pacing) -> Speculation:
         if not PACINGS[pacing].queries:

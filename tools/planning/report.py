@@ -216,19 +216,20 @@ def _settings_for(ladder: Ladder) -> str:
     parcel = dict(zip(ladder.levels, ladder.parcels, strict=False))
     if len(ladder.levels) == 1:
         return "speculation: {decoding: autoregressive}"
-    lookahead = f"lookahead: {parcel.get('n-grams', 0)}"
+    ngram_tokens = f"ngram_tokens: {parcel.get('n-grams', 0)}"
     if "draft" in parcel and "draft_small" in parcel:
-        rest = f"parcel: {parcel['draft_small']}, gamma: {parcel['draft']}"
-        return f"speculation: {{drafter: hierarchy, {lookahead}, {rest}}}"
+        rest = f"parcel: {parcel['draft_small']}, num_draft_tokens: {parcel['draft']}"
+        return f"speculation: {{drafter: hierarchy, {ngram_tokens}, {rest}}}"
     if "draft_small" in parcel:
-        gamma = parcel["draft_small"]
+        rest = f"num_draft_tokens: {parcel['draft_small']}"
         return (
             "draft: {path: that of draft_small}, "
-            f"speculation: {{drafter: cascade, {lookahead}, gamma: {gamma}}}"
+            f"speculation: {{drafter: cascade, {ngram_tokens}, {rest}}}"
         )
     if "draft" in parcel:
-        return f"speculation: {{drafter: cascade, {lookahead}, gamma: {parcel['draft']}}}"
-    return f"draft: null, speculation: {{{lookahead}}}"
+        rest = f"num_draft_tokens: {parcel['draft']}"
+        return f"speculation: {{drafter: cascade, {ngram_tokens}, {rest}}}"
+    return f"draft: null, speculation: {{{ngram_tokens}}}"
 
 
 def ladders_record(

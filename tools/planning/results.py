@@ -118,7 +118,7 @@ _STOCK = GrowthConfig()
 class _Speculation(_Read):
     width: int
     depth: int
-    lookahead: int
+    ngram_tokens: int = Field(validation_alias=AliasChoices("ngram_tokens", "lookahead"))
     parcel: int = 4
     proposals: str = WITHOUT_DRAFT[0]
     rows: int | Literal["auto"]

@@ -27,7 +27,7 @@ class StepCost(Protocol):
 @dataclass(frozen=True)
 class Speculation:
     """The settings of section `speculation` that decide about speed; `ngram_tokens` is its
-    `lookahead`, and `growth_config` what growth rules go by.
+    `ngram_tokens`, and `growth_config` what growth rules go by.
 
     drafter  key of `DRAFTERS`; another one: n-grams alone propose
     parcel   tokens that a smaller draft writes for one pass, where the drafter has one

@@ -7,11 +7,10 @@ same Gumbel noise, keyed by seed, position and token id, as the serving sampler 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,12 +20,11 @@ from card.sampling import gumbel
 from training.decoding import Texts
 from training.errors import TrainingError
 from training.progress import Show, silent
+from training.ranks import Ranks, ideal_tokens_per_step
 from training.tokenization import END_OF_TEXT, Tokens
 
 BEST = (2, 4, 8)
 ROWS = (4, 8, 16)
-
-Ranks = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -109,26 +107,6 @@ def summarize(ranks: Sequence[Ranks], temperature: float) -> Agreement:
         within={best: float((every < best).mean()) for best in BEST},
         ideal={rows: ideal_tokens_per_step(ranks, rows) for rows in ROWS},
     )
-
-
-def ideal_tokens_per_step(ranks: Iterable[Ranks], rows: int) -> float:
-    """Mean tokens per target pass of ``rows`` rows if the draft's best chain is always ready.
-
-    Each pass verifies ``rows - 1`` candidates: it commits those before the first disagreement,
-    and one token of the target's own. Replayed on the texts, so runs of agreement count as
-    they really came.
-    """
-    tokens = passes = 0
-    for text in ranks:
-        place = 0
-        while place < len(text):
-            candidates = text[place : place + rows - 1]
-            disagreements = np.flatnonzero(candidates)
-            accepted = int(disagreements[0]) if len(disagreements) else len(candidates)
-            place += accepted + 1
-            passes += 1
-        tokens += len(text)
-    return tokens / passes
 
 
 @torch.inference_mode()

@@ -16,7 +16,6 @@ from typing import Annotated
 
 import typer
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 _LAYER = re.compile(r"^(model\.layers\.)(\d+)(\..+)$")
 _COPIED = (
@@ -30,6 +29,8 @@ _COPIED = (
 def cut(draft: Path, smaller: Path, layers: list[int]) -> None:
     """Write a model of these layers of another one, in this order. Raises `ValueError` for layers
     that it has not and a folder that holds something, and what reading and writing files raise."""
+    from safetensors.torch import save_file  # torch takes seconds to import
+
     if smaller.is_dir() and any(smaller.iterdir()):
         raise ValueError(f"{smaller} holds something already: name another folder, or empty it")
     config = json.loads((draft / "config.json").read_text(encoding="utf-8"))

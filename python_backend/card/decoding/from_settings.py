@@ -27,7 +27,7 @@ def controller(settings: Settings, engine: Engine) -> Controller:
     speculation = settings.speculation
     config = ControlConfig(
         num_rows=None if speculation.rows == "auto" else speculation.rows,
-        ngram_tokens=speculation.lookahead,
+        ngram_tokens=speculation.ngram_tokens,
         costs_ms=engine.row_costs_ms,
         alone_share=engine.alone_share,
     )

@@ -185,13 +185,18 @@ class TargetSession:
         return may_have_some and not self.pacing.target_may_run(self._progress())
 
     def _progress(self) -> Progress:
-        gamma = self.request.num_draft_tokens
+        num_draft_tokens = self.request.num_draft_tokens
         draft = self.slot.draft_progress(self.session_id, len(self.history), remote=self.is_remote)
         ahead, forks = 0, False
         if self.pacing.looks_ahead:
-            ahead, forks = chain_ahead(self, gamma)
+            ahead, forks = chain_ahead(self, num_draft_tokens)
         return Progress(
-            gamma, draft.passes, draft.exhausted, ahead=ahead, forks=forks, awaited=self.awaited
+            num_draft_tokens,
+            draft.passes,
+            draft.exhausted,
+            ahead=ahead,
+            forks=forks,
+            awaited=self.awaited,
         )
 
     # --- what goes into a pass ----------------------------------------------------------------

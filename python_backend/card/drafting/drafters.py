@@ -39,7 +39,7 @@ def draft_config(settings: Settings) -> DraftConfig:
             doubt_branches=speculation.doubt_branches,
             shared_tokens=speculation.shared_tokens,
         ),
-        ngram_tokens=speculation.lookahead,
+        ngram_tokens=speculation.ngram_tokens,
         parcel=speculation.parcel,
         adapts=speculation.rows == "auto",
         prefill_chunk=settings.serving.prefill_chunk,

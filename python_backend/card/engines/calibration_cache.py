@@ -1,5 +1,5 @@
 """What was found out about a model at load, kept for its next load in the same service, and from
-one start of the service to the next where the settings name a directory (`serving.findings`).
+one start of the service to the next where `serving.calibration_cache` names a directory.
 
 To check that rows are independent and to measure passes takes longer than all else of a load, and a
 model that died is wanted back soon. What was found is used only if nothing that it depends on has

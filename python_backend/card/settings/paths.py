@@ -16,14 +16,14 @@ PATHS = (
     ("draft_small", "path"),
     ("speculation", "ngram_table"),
     ("cache", "directory"),
-    ("serving", "findings"),
+    ("serving", "calibration_cache"),
     ("serving", "tritonserver"),
 )
 """Every field that is a path."""
 _NGRAM_TABLE = "ngrams.npz"
 _MODELS = ("target.path", "draft.path", "draft_small.path")
 """A folder that holds a GGUF file alone stands for that file."""
-_DIRECTORIES_TO_BE = (("serving", "findings"),)
+_DIRECTORIES_TO_BE = (("serving", "calibration_cache"),)
 """Those that may lead to a directory, or to nothing yet."""
 
 

@@ -68,7 +68,7 @@ class ServingSettings(Section):
     this."""
     load_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
     """How long the start of the server, or loading one model again, may take."""
-    findings: Path | None = None
+    calibration_cache: Path | None = None
     """Directory that keeps from start to start what models on processors found out at load: that
     rows are independent, and what passes cost. It holds while weights, options, versions and
     processor are the same. Absent: the user's cache (`$XDG_CACHE_HOME/card-triton`), or where there

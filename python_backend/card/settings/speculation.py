@@ -66,7 +66,7 @@ class SpeculationSettings(Section):
     always so many."""
     depth: Annotated[int, Field(ge=1, le=128)] = 32
     """How many tokens the tree may run ahead of what is committed."""
-    lookahead: Annotated[int, Field(ge=0, le=16)] = 6
+    ngram_tokens: Annotated[int, Field(ge=0, le=16)] = 6
     """N-gram proposals, at most: behind a chain that leaves rows of a target pass unused, behind a
     text that the draft has just read, and (two at most) behind the likeliest node of a draft pass;
     0: none. While a text repeats itself so well that the draft is stopped, proposals fill all rows
@@ -96,10 +96,10 @@ class SpeculationSettings(Section):
     loose_window: Annotated[int, Field(ge=0, le=62)] = 6
     """Candidates that must be the target's choices behind one that is not, for `loose` to keep it
     (W); `rows` must have room for two more."""
-    gamma: Annotated[int, Field(ge=1, le=32)] = 8
+    num_draft_tokens: Annotated[int, Field(ge=1, le=32)] = 8
     """Chain length of draft-then-verify, PEARL, SpecBranch and SSD."""
 
     @property
     def paths(self) -> int:
         """Most root-to-leaf paths of a query."""
-        return self.branches if self.query == "subtree" else 1
+        return 1 if SHAPES[self.query].is_chain else self.branches

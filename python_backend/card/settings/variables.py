@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+from card.settings.renamed import present_place
 from card.settings.schema import Place, whole
 from card.settings.whole import ENVIRONMENT_PREFIX, Settings, section_of
 
@@ -44,7 +45,9 @@ def variable_of(place: Place) -> str | None:
 
 
 def _place_of(variable: str) -> tuple[str, ...]:
-    return tuple(variable.upper().removeprefix(ENVIRONMENT_PREFIX).lower().split("__"))
+    """Of the field that it sets, by whichever of its names."""
+    said = variable.upper().removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
+    return present_place(tuple(said))
 
 
 def _unusable(name: str, text: str) -> str | None:

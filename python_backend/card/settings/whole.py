@@ -21,6 +21,7 @@ from card.settings.models import (
     TargetSettings,
 )
 from card.settings.observability import ObservabilitySettings
+from card.settings.renamed import with_present_names
 from card.settings.serving import ServingSettings
 from card.settings.speculation import SpeculationSettings
 from card.speculation.control import CHOOSES_ROWS
@@ -63,6 +64,11 @@ class Settings(BaseSettings):
     limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
     serving: ServingSettings = ServingSettings()
     observability: ObservabilitySettings = ObservabilitySettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_present_names(cls, given: Any) -> Any:
+        return with_present_names(given) if isinstance(given, dict) else given
 
     @model_validator(mode="before")
     @classmethod

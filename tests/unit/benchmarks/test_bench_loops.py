@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import pytest
-import torch
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
-from real_pair import DRAFT, TARGET
+from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench.activity import DraftActivity
 from bench.contest import Completion, Contender, System
-from bench.drafts import unrelated_draft
 from bench.foresight import ranks_of, read_along
 from bench.in_process import Loops, parameters_of, text_of
 from bench.measurement import Measurement, Task
@@ -146,20 +143,3 @@ def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
     assert row.p50_ms == pytest.approx(20.0)  # 20 ms five times, 100 ms twice, 200 ms once
     assert row.gap_p99_ms == pytest.approx(200.0)
     assert row.first_token_ms == pytest.approx(200.0)
-
-
-def test_an_unrelated_draft_has_the_shape_but_not_the_weights() -> None:
-    from safetensors.torch import load_file
-
-    own = DRAFT
-    with unrelated_draft(own) as path:
-        assert json.loads((path / "config.json").read_text()) == json.loads(
-            (own / "config.json").read_text()
-        )
-        before, after = (load_file(folder / "model.safetensors") for folder in (own, path))
-    assert {n: (w.shape, w.dtype) for n, w in before.items()} == {
-        n: (w.shape, w.dtype) for n, w in after.items()
-    }
-    matrices = [name for name, weight in before.items() if weight.dim() > 1]
-    assert not any(torch.equal(before[name], after[name]) for name in matrices)
-    assert not path.exists()

@@ -105,7 +105,7 @@ def both_models(agreement: float, **speculation: Any) -> OneProcess:
 @pytest.mark.parametrize("query", ["chain", "subtree"])
 def test_a_guided_text_fits_and_is_that_of_the_target_alone(query: str) -> None:
     requests = [guided(guide, p) for guide, _ in GUIDES for p in PARAMETERS]
-    with both_models(0.8, query=query, lookahead=4) as both:
+    with both_models(0.8, query=query, ngram_tokens=4) as both:
         for request, suits in zip(
             requests, [f for _, f in GUIDES for _ in PARAMETERS], strict=True
         ):

@@ -22,7 +22,7 @@ EXPECTED = replace(REQUEST, prediction=np.array(TEXT, np.int64))
 def counted(request: SlotRequest) -> SlotCounters:
     """Of a text beside a draft that is always right; the text is that of the target alone."""
     engines = FakeEngine(TARGET, tree=False), FakeEngine(TARGET, tree=True)
-    with OneProcess(*engines, settings_of(lookahead=4)) as both:
+    with OneProcess(*engines, settings_of(ngram_tokens=4)) as both:
         stream = both.open(request)
         assert both.run([stream]) == [TEXT]
         return stream.counters

@@ -108,14 +108,14 @@ def test_the_query_descends_from_the_trees_root_to_the_last_committed_token(
 
 
 @pytest.mark.parametrize(
-    ("rows", "lookahead", "proposed"), [(8, 0, 0), (8, 4, 4), (8, 1, 1), (2, 4, 1)]
+    ("rows", "ngram_tokens", "proposed"), [(8, 0, 0), (8, 4, 4), (8, 1, 1), (2, 4, 1)]
 )
 def test_rows_that_the_cache_leaves_unused_verify_ngram_proposals(
-    rows: int, lookahead: int, proposed: int
+    rows: int, ngram_tokens: int, proposed: int
 ) -> None:
     text = repeating_text(MODEL)
     request = request_of(text, 9)
-    with both_loops(rows=rows, lookahead=lookahead) as both:
+    with both_loops(rows=rows, ngram_tokens=ngram_tokens) as both:
         stream = both.open(request)
         both.target.step()
         both.target.step()
@@ -132,7 +132,7 @@ def test_without_a_draft_a_subtree_query_verifies_several_followers_in_one_pass(
         token for first in every for token in (first, (first + 1) % MODEL.vocabulary, first, 5)
     ]
     request = request_of(prompt, 9)
-    with both_loops(drafter="ngram", query="subtree", branches=3, rows=8, lookahead=6) as both:
+    with both_loops(drafter="ngram", query="subtree", branches=3, rows=8, ngram_tokens=6) as both:
         stream = both.open(request)
         batches = fake(both.target_engine).batches
         while not batches or batches[-1][0].parents is None:

@@ -30,7 +30,7 @@ def accepted(prediction: list[int], decoding: str = "card") -> int:
     """Of the candidates of a text without a draft; the text is that of the target alone."""
     request = replace(REQUEST, prediction=np.array(prediction, np.int64), pacing=decoding)
     engines = FakeEngine(TARGET, tree=False), FakeEngine(TARGET, tree=True)
-    with OneProcess(*engines, settings_of(lookahead=4)) as both:
+    with OneProcess(*engines, settings_of(ngram_tokens=4)) as both:
         stream = both.open(request)
         assert both.run([stream], draft_steps=0) == [TEXT]
         return stream.counters.accepted

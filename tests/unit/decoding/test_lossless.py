@@ -181,7 +181,7 @@ speculations = st.fixed_dictionaries(
         "depth": st.integers(1, 12),
         "rows": st.one_of(st.integers(1, 12), st.just("auto")),
         "branches": st.integers(1, 4),
-        "lookahead": st.sampled_from([0, 1, 4]),
+        "ngram_tokens": st.sampled_from([0, 1, 4]),
         "parcel": st.integers(1, 5),
     }
 )

@@ -60,7 +60,7 @@ def written(way: Way, acceptance: str) -> list[tuple[SlotRequest, list[int], int
     axes = ("drafter", "proposals", "query", "control")
     speculation: dict[str, Any] = {axis: way[axis] for axis in axes}
     config = settings_of(
-        lookahead=4, growth="layered", loose_entropy=0.0, loose_window=1, **speculation
+        ngram_tokens=4, growth="layered", loose_entropy=0.0, loose_window=1, **speculation
     )
     requests = [
         replace(

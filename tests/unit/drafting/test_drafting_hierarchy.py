@@ -62,7 +62,7 @@ def test_one_pass_of_the_draft_reviews_a_parcel(parameters: SamplingParameters) 
 
 def test_n_grams_draft_for_the_smaller_draft() -> None:
     text = repeating_text(MODEL)
-    with ladder(MODEL, lookahead=4) as (both, small):
+    with ladder(MODEL, ngram_tokens=4) as (both, small):
         both.open(request_of(text, 8))
         both.draft.step()
         # Two n-grams are right, so that one pass gives three tokens, and another the fourth.
@@ -99,7 +99,7 @@ def test_sessions_share_the_passes_of_the_smaller_draft() -> None:
 
 def test_both_read_a_long_prompt_at_the_same_time() -> None:
     prompt = [index % MODEL.vocabulary for index in range(100)]
-    with ladder(MODEL, lookahead=0) as (both, small):
+    with ladder(MODEL, ngram_tokens=0) as (both, small):
         both.open(request_of(prompt, 20))
         for _ in range(13):
             assert both.draft.step()

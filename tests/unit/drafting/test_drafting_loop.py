@@ -112,13 +112,13 @@ def test_published_trees_equal_those_of_a_draft_that_reads_everything_afresh(
     width: int,
     depth: int,
     nodes: int,
-    lookahead: int,
+    ngram_tokens: int,
     parameters: SamplingParameters,
     seed: int,
 ) -> None:
     """Also after any number of re-roots: no KV entry of a pruned branch is ever used again."""
     parameters = replace(parameters, seed=seed)
-    config = {"growth": growth, "width": width, "depth": depth, "lookahead": lookahead}
+    config = {"growth": growth, "width": width, "depth": depth, "ngram_tokens": ngram_tokens}
     with drafting(nodes=nodes, **config) as both:
         stream = both.open(request_of(PROMPT, OUTPUT, parameters=parameters))
         slot = adopted(both, stream)
@@ -151,7 +151,7 @@ def test_published_trees_equal_those_of_a_draft_that_reads_everything_afresh(
             survivors = {path[len(new) :] for path in before if path[: len(new)] == tuple(new)}
             assert survivors - {()} <= after
         read = fake(both.draft_engine).read
-        if not lookahead:
+        if not ngram_tokens:
             assert len(set(read)) == len(read), "what the KV cache holds is never forwarded again"
 
 
@@ -295,8 +295,8 @@ def test_a_text_is_followed_again_when_its_stop_is_over() -> None:
 
 def test_right_proposals_deepen_the_tree_by_several_layers_in_one_pass() -> None:
     text = repeating_text(MODEL)
-    for lookahead, layers in ((0, 1), (1, 2), (2, 3)):
-        with drafting(lookahead=lookahead) as both:
+    for ngram_tokens, layers in ((0, 1), (1, 2), (2, 3)):
+        with drafting(ngram_tokens=ngram_tokens) as both:
             stream = both.open(request_of(text, 20))
             both.draft.step()
             tree = adopted(both, stream).tree(stream.session_id, MODEL.vocabulary)
@@ -307,7 +307,7 @@ def test_right_proposals_deepen_the_tree_by_several_layers_in_one_pass() -> None
 
 @pytest.mark.parametrize(("drafter", "proposals"), [("tree", 2), ("cascade", 5)])
 def test_a_cascade_reviews_longer_chains_of_proposals(drafter: str, proposals: int) -> None:
-    with drafting(drafter=drafter, width=1, lookahead=8) as both:
+    with drafting(drafter=drafter, width=1, ngram_tokens=8) as both:
         both.open(request_of([*range(MODEL.vocabulary)] * 3, 30))
         batches = fake(both.draft_engine).batches
         while not batches or batches[-1][0].parents is None:
@@ -354,7 +354,7 @@ def test_proposals_never_make_a_pass_larger_than_a_chunk() -> None:
     for length in range(chunk - 2, 2 * chunk + 2):
         target = FakeEngine(FakeModel(), tree=False)
         draft = FakeEngine(FakeModel(), tree=True)
-        settings = settings_of(prefill_chunk=chunk, lookahead=6)
+        settings = settings_of(prefill_chunk=chunk, ngram_tokens=6)
         with OneProcess(target, draft, settings) as both:
             both.open(request_of([7, 8] * (length // 2) + [7] * (length % 2), 30))
             for _ in range(5):

@@ -196,7 +196,7 @@ def test_a_pass_expands_what_is_worth_its_rows_and_leaves_the_rest_for_later(
 ) -> None:
     target, draft = FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True)
     draft.row_costs_ms = costs_ms
-    config = settings_of(width=4, rows=rows, growth=growth, lookahead=0, depth=6)
+    config = settings_of(width=4, rows=rows, growth=growth, ngram_tokens=0, depth=6)
     request = request_of([3, 1, 4], 20)
     with OneProcess(target, draft, config) as both:
         stream = both.open(request)

@@ -6,32 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import gguf_models
 import pytest
 from gateway_double import CHAT, PROMPT, prompt, running_gateway, two_pieces
-from gateway_models import directory, tokenizer
-from transformers import PreTrainedTokenizerFast
+from gateway_models import LLAMA, TALK, directory
 
 from card_client.chat_template import ChatTemplate, ChatTemplateError
 from card_gateway.template import read_model
-
-TALK = [
-    {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "Hé?"},
-    {"role": "assistant", "content": "Yes."},
-    {"role": "user", "content": "Why?"},
-]
-LLAMA = """\
-{{ bos_token }}
-{%- for message in messages %}
-    {%- if (message.role == 'user') != (loop.index0 % 2 == 1) %}
-        {{- raise_exception('roles must alternate') }}
-    {%- endif %}
-    {{- '<' ~ message.role ~ '>' ~ message.content | trim | tojson ~ eos_token }}
-{%- endfor %}
-    {% if add_generation_prompt %}
-<assistant>
-    {% endif %}"""
 
 
 def template_of(folder: Path) -> ChatTemplate:
@@ -56,19 +36,6 @@ def test_a_refusal_of_an_earlier_turn_is_what_the_assistant_said() -> None:
         chat = CHAT | {"messages": [{"role": "user", "content": "Will you?"}, said]}
         assert gateway.ask("/v1/chat/completions", chat)[0] == 200
         assert "Assistant: Never." in prompt(gateway)
-
-
-def test_a_template_renders_as_transformers_renders_it(tmp_path: Path) -> None:
-    theirs = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer(adds_bos=False), bos_token="<s>", eos_token="</s>"
-    )
-    expected = theirs.apply_chat_template(
-        TALK, chat_template=LLAMA, tokenize=False, add_generation_prompt=True
-    )
-    template = template_of(directory(tmp_path, chat_template=LLAMA))
-    assert template.render(TALK) == expected
-    assert "Hé?" in expected
-    assert template.stop_words == ()
 
 
 def test_a_token_that_the_tokenizer_adds_is_not_written_twice(tmp_path: Path) -> None:
@@ -156,23 +123,3 @@ def test_tokens_that_only_their_own_file_names_are_known(tmp_path: Path) -> None
 )
 def test_a_template_knows_tools_if_it_reads_them(tmp_path: Path, source: str, knows: bool) -> None:
     assert template_of(directory(tmp_path, chat_template=source)).knows_tools is knows
-
-
-def test_a_gguf_files_template_renders_with_its_own_tokens(tmp_path: Path) -> None:
-    folder, file = tmp_path / "other", tmp_path / "model.gguf"
-    folder.mkdir()
-    words = ["a", "b", "ab", *(f"t{index}" for index in range(91)), "<s>", "</s>"]
-    about = gguf_models.with_tokens(
-        words,
-        [1] * 94 + [3, 3],
-        merges=["a b"],
-        bos_token_id=94,
-        eos_token_id=95,
-        add_bos_token=True,
-        chat_template=LLAMA,
-    )
-    gguf_models.write(file, "llama", "F16", metadata=about)
-    template, found = read_model(file)
-    expected = template_of(directory(folder, chat_template=LLAMA)).render(TALK)
-    assert f"<s>{template.render(TALK)}" == expected
-    assert found.encode("ab").ids == [94, 2]

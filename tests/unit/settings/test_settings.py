@@ -57,11 +57,11 @@ def test_relative_paths_start_at_the_files_folder(
     settings = load_settings(
         write(
             "draft: {path: ../draft}\ncache: {directory: shm}\n"
-            "serving: {findings: known, tritonserver: bin/tritonserver}"
+            "serving: {calibration_cache: known, tritonserver: bin/tritonserver}"
         )
     )
     assert settings.draft.path == tmp_path.parent / "draft"
-    assert settings.serving.findings == tmp_path / "known"
+    assert settings.serving.calibration_cache == tmp_path / "known"
     assert settings.serving.tritonserver == tmp_path / "bin/tritonserver"
     assert settings.cache.directory == tmp_path / "shm"
     (target,) = (REPOSITORY_ROOT / "models/target").glob("*.gguf")
@@ -82,7 +82,7 @@ def test_settings_never_change_while_a_process_runs() -> None:
     "text",
     [
         "",
-        "target: {path: elsewhere, threads: 2}\nserving: {findings: kept, flush_ms: 3}\n",
+        "target: {path: elsewhere, threads: 2}\nserving: {calibration_cache: kept, flush_ms: 3}\n",
         "engine: tensorrt_llm\ndraft: {tensorrt_llm: {devices: [1]}}\nlimits: {max_tokens: 9}\n",
     ],
 )
@@ -109,7 +109,7 @@ def test_frozen_settings_are_read_as_they_were_whatever_the_environment_says(
 PRINT_PATHS = """
 from card.settings import load_settings
 settings = load_settings()
-for path in (settings.target.path, settings.serving.findings):
+for path in (settings.target.path, settings.serving.calibration_cache):
     print(ascii(str(path)), (path / "config.json").exists())
 """
 
@@ -121,7 +121,9 @@ def test_frozen_paths_can_be_opened_where_names_of_files_are_ascii(
     named = tmp_path / "Modelle für José"
     named.mkdir()
     (named / "config.json").touch()
-    settings = load_settings(write(f"target: {{path: {named}}}\nserving: {{findings: {named}/x}}"))
+    settings = load_settings(
+        write(f"target: {{path: {named}}}\nserving: {{calibration_cache: {named}/x}}")
+    )
     run = tmp_path / "run"
     run.mkdir()
     freeze(in_ascii(settings, run), run / "settings.yaml")
@@ -139,7 +141,7 @@ def test_frozen_paths_can_be_opened_where_names_of_files_are_ascii(
     )
     assert ended.stdout.splitlines() == [
         f"'{run}/target.path' True",
-        f"'{run}/serving.findings' False",
+        f"'{run}/serving.calibration_cache' False",
     ]
 
 

@@ -133,5 +133,5 @@ def test_what_is_not_there_is_for_those_who_need_it(write: Write, name: str) -> 
 
 def test_what_is_kept_from_start_to_start_needs_a_directory(write: Write, tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
-    message = refusal(write("serving: {findings: taken}"))
-    assert "serving.findings: it must be a directory, or nothing yet (got" in message
+    message = refusal(write("serving: {calibration_cache: taken}"))
+    assert "serving.calibration_cache: it must be a directory, or nothing yet (got" in message

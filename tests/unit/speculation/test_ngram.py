@@ -241,7 +241,7 @@ def test_texts_with_one_salt_teach_each_other_and_nobody_else() -> None:
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_second_text_with_a_salt_is_proposed_from_the_first(shared: bool) -> None:
-    settings = settings_of(drafter="ngram", lookahead=6, shared_ngrams=shared)
+    settings = settings_of(drafter="ngram", ngram_tokens=6, shared_ngrams=shared)
     request = request_of([1, 2, 3], 30)
     accepted = _accepted(settings, [(request, SALTS[0]), (request, SALTS[0])])
     assert (accepted[1] > 20) is shared
@@ -252,7 +252,7 @@ def test_a_frozen_table_of_the_very_text_gives_it_in_few_passes(tmp_path: Path) 
     text = [1, 2, 3, *autoregressive(TARGET, request)]
     file = tmp_path / "table.npz"
     write_table(table_of([text, text]), VOCABULARY, file)
-    settings = settings_of(drafter="ngram", lookahead=6, ngram_table=file)
+    settings = settings_of(drafter="ngram", ngram_tokens=6, ngram_table=file)
     assert _accepted(settings, [(request, NO_SALT)])[0] > 20
 
 
@@ -352,7 +352,7 @@ def test_rejected_tails_give_candidates_that_the_text_alone_would_not() -> None:
     request = request_of([1, 2, 3], 120, gamma=6)
     accepted = {}
     for proposals in ("ngram", "phrases"):
-        settings = settings_of(proposals=proposals, lookahead=6, rows=12, depth=6)
+        settings = settings_of(proposals=proposals, ngram_tokens=6, rows=12, depth=6)
         with OneProcess(
             FakeEngine(model, tree=False), FakeEngine(draft, tree=True), settings
         ) as both:

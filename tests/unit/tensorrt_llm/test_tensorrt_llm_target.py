@@ -210,14 +210,13 @@ def test_an_engine_that_gives_no_token_ends_the_loop(
 
 
 def test_an_idle_engine_that_lost_a_worker_is_asked_for_a_token_and_its_error_is_raised(
-    target: Target, runtime: ScriptedRuntime, monkeypatch: pytest.MonkeyPatch
+    target: Target, runtime: ScriptedRuntime
 ) -> None:
     runtime.give(target.first_request, [1, 2, 3], "length")
     runtime.settle()
     target.loop.step()
     assert runtime.requests == [target.first_request]
-    losses = iter([True])
-    monkeypatch.setattr(runtime, "notice_lost_worker", lambda: next(losses, False))
+    runtime.loses_worker = True
     target.loop.step()
     _, asked = runtime.requests
     runtime.fail(asked, RuntimeError("the worker process is gone"))

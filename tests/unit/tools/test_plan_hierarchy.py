@@ -88,7 +88,8 @@ def test_a_level_that_pays_is_in_the_settings() -> None:
     best = ladders[0]
     assert isinstance(best, Ladder)
     assert best.levels == NAMES
-    lookahead, parcel, gamma = best.parcels
+    ngram_tokens, parcel, gamma = best.parcels
     advice = advice_on(ladders)
-    assert f"drafter: hierarchy, lookahead: {lookahead}, parcel: {parcel}, gamma: {gamma}" in advice
+    said = f"ngram_tokens: {ngram_tokens}, parcel: {parcel}, num_draft_tokens: {gamma}"
+    assert f"drafter: hierarchy, {said}" in advice
     assert "faster than with a level less" in advice

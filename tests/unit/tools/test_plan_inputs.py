@@ -150,7 +150,10 @@ def test_a_shared_device_slows_both_and_two_do_not(tmp_path: Path) -> None:
     ]
     apart, together = scenes(read_preset(str(write(tmp_path, placements=placements))))
     likeness = Likeness(GREEDY, 0.3)
-    (two, one) = [predict(scene, likeness, [0.75], grid=grid) for scene in (apart, together)]
+    pacings = ("card", "autoregressive", "draft_then_verify")
+    (two, one) = [
+        predict(scene, likeness, [0.75], grid=grid, pacings=pacings) for scene in (apart, together)
+    ]
     assert one.of("card", 0.75).tokens_per_s < two.of("card", 0.75).tokens_per_s
     assert one.of("autoregressive", 0.75).speed_up == 1.0
     # Draft-then-verify never runs both at once.
@@ -281,7 +284,7 @@ def test_a_device_does_not_know_the_targets_noise() -> None:
     known = GREEDY.model_copy(update={"temperature": 0.8, "texts": [record]})
     assert known.of_a_device().texts[0].ranks == "0.0."
     assert known.model_copy(update={"temperature": 0.0}).of_a_device().texts[0].ranks == "0..0"
-    assert Text(record, known.of_a_device()).children(0) == [0.0]
+    assert Text(record, known.of_a_device()).children(0) == [(0, 0.0, 0.0)]
     older = record.model_copy(update={"likeliest": None})
     with pytest.raises(PlanError, match="measure it again"):
         known.model_copy(update={"texts": [older]}).of_a_device()

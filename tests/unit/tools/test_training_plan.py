@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from training.agreement import ideal_tokens_per_step
 from training.errors import TrainingError
+from training.ranks import ideal_tokens_per_step
 from training.recipe import Recipe, read_recipe
 from training.workplace import claim
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from card.engines.calibration.alone import check_alone
-from card.engines.calibration.interface import AnyEngine
+from card.engines.calibration.interface import AnyEngine, ConfigurableEngine
 from card.engines.calibration.invariance import check_row_invariance
 from card.engines.options import EngineOptions
 
 
-def make_row_invariant(engine: AnyEngine) -> AnyEngine:
+def make_row_invariant(
+    engine: AnyEngine, check: Callable[[ConfigurableEngine], bool] = check_row_invariance
+) -> AnyEngine:
     """The cheapest variant of the engine whose rows are independent, marked accordingly; with
     `threads_alone` if these change no bit.
 
@@ -22,7 +25,7 @@ def make_row_invariant(engine: AnyEngine) -> AnyEngine:
         trial = trial.reconfigured(
             replace(options, sessions=options.examined_sessions, kept_tokens=0)
         )
-        if check_row_invariance(trial):
+        if check(trial):
             if not check_alone(trial):
                 options = replace(options, threads_alone=0)
             return known_invariant(trial, options)

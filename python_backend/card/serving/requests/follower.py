@@ -21,7 +21,7 @@ from card.serving.requests.trace import Trace
 log = logging.getLogger(__name__)
 
 TICK_S = 0.002
-_LONGEST_PAUSE_S = 0.01
+LONGEST_PAUSE_S = 0.01
 """Longest pause between two looks, for deadlines; every look takes the engines' cores for a tenth
 of a millisecond."""
 _PRESENCE_NS = 100_000_000
@@ -89,6 +89,7 @@ class Follower:
         limit_s: float,
         gathering: Gathering,
         tell_full: Callable[[bool], None],
+        longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> None:
         """`targets_lost` counts those that ended so far. `tell_full` is called whenever the queue
         becomes full, or is not full any more."""
@@ -104,6 +105,7 @@ class Follower:
         self._next_presence_ns = 0
         self._dead_since_ns: int | None = None
         self._tell_full = tell_full
+        self._longest_pause_s = longest_pause_s
         self._told_full = False
         self._told_occupancy = (0, 0)
 
@@ -164,7 +166,7 @@ class Follower:
         soonest_ns = min(
             (stream.due_ns(gather_ns[stream.is_for_device]) for stream in begun), default=math.inf
         )
-        return min(max((soonest_ns - now_ns) / 1e9, TICK_S), _LONGEST_PAUSE_S)
+        return min(max((soonest_ns - now_ns) / 1e9, TICK_S), self._longest_pause_s)
 
     def _gather_ns(self) -> dict[bool, int]:
         """How long deltas are gathered, with as many streams as there are, by whether they are for

@@ -53,7 +53,7 @@ class SlotRequests:
             drafter=drafter or ANY,
             growth=request.growth or ANY,
             acceptance=admission.acceptance(request),
-            num_draft_tokens=speculation.gamma,
+            num_draft_tokens=speculation.num_draft_tokens,
             log_probabilities=request.return_log_probs,
             likeliest=_likeliest(request),
             prompt_log_probabilities=request.return_prompt_log_probs,

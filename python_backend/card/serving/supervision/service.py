@@ -106,7 +106,7 @@ class Service:
             "TMPDIR": str(run_directory.fresh("tmp")),
             NOTICES_VARIABLE: str(notices),
             CALIBRATION_CACHE_VARIABLE: str(
-                legible.serving.findings or user_cache() or run_directory.calibration_cache
+                legible.serving.calibration_cache or user_cache() or run_directory.calibration_cache
             ),
         }
         # A model that is reloaded months later must not read what was edited for the next start.

@@ -19,10 +19,9 @@ class Branch(Pacing):
 
     def draft_may_run(self, progress: Progress) -> bool:
         """What the chain lacks of γ tokens, and γ passes for its branches."""
-        gamma = progress.num_draft_tokens
-        return progress.passes < max(0, gamma - progress.inherited) + gamma
+        num_draft_tokens = progress.num_draft_tokens
+        return progress.passes < max(0, num_draft_tokens - progress.inherited) + num_draft_tokens
 
     def target_may_run(self, progress: Progress) -> bool:
-        gamma = progress.num_draft_tokens
-        is_whole = progress.ahead >= gamma or progress.passes >= gamma
+        is_whole = max(progress.ahead, progress.passes) >= progress.num_draft_tokens
         return progress.exhausted or progress.forks or is_whole

@@ -18,15 +18,15 @@ class Pearl(Pacing):
     def draft_may_run(self, progress: Progress) -> bool:
         """Below a corrected token nothing was inherited (pre-verify); else what is left of the
         chunk was (post-verify), and the draft completes the chunk first."""
-        gamma, inherited = progress.num_draft_tokens, progress.inherited
-        unfinished = max(0, gamma - 1 - inherited) if inherited else 0
-        return progress.passes < unfinished + gamma
+        num_draft_tokens, inherited = progress.num_draft_tokens, progress.inherited
+        unfinished = max(0, num_draft_tokens - 1 - inherited) if inherited else 0
+        return progress.passes < unfinished + num_draft_tokens
 
     def target_may_run(self, progress: Progress) -> bool:
         """Without a candidate ahead it is pre-verify."""
-        gamma, ahead = progress.num_draft_tokens, progress.ahead
-        is_whole = progress.exhausted or ahead >= self.chunk(gamma) or progress.passes >= gamma
-        return not ahead or is_whole
+        num_draft_tokens, ahead = progress.num_draft_tokens, progress.ahead
+        is_whole = ahead >= self.chunk(num_draft_tokens) or progress.passes >= num_draft_tokens
+        return not ahead or progress.exhausted or is_whole
 
     def chunk(self, num_draft_tokens: int) -> int:
         """One less than γ, because the target's own token is the chunk's first."""

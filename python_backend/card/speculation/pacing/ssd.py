@@ -17,5 +17,5 @@ class Ssd(Pacing):
     title = "SSD"
 
     def target_may_run(self, progress: Progress) -> bool:
-        gamma = progress.num_draft_tokens
-        return progress.exhausted or progress.ahead >= gamma or progress.passes >= gamma
+        is_whole = max(progress.ahead, progress.passes) >= progress.num_draft_tokens
+        return progress.exhausted or is_whole

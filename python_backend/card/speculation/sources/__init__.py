@@ -5,7 +5,8 @@ from __future__ import annotations
 from card.speculation.sources.interface import QueriedSession, Source
 from card.speculation.sources.ngram import NgramSource
 from card.speculation.sources.phrases import PhraseSource
-from card.speculation.sources.tree import SHAPES, TreeSource, chain_ahead
+from card.speculation.sources.shapes import SHAPES
+from card.speculation.sources.tree import TreeSource, chain_ahead
 
 __all__ = [
     "SHAPES",
@@ -35,7 +36,7 @@ def make_sources(query: str, branches: int, proposals: str = "ngram") -> dict[st
 
     query     key of `SHAPES`: what is taken from the draft's tree
     branches  most paths of a query
-    proposals   one of `WITHOUT_DRAFT`
+    proposals one of `WITHOUT_DRAFT`
     """
     return {
         name: source(query, branches)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 from card.cache import (
@@ -11,25 +10,12 @@ from card.cache import (
     Candidates,
     Tree,
     best_chain,
-    best_subtree,
     descend,
     follow,
 )
 from card.speculation.score import ranked_below, score_exponent
 from card.speculation.sources.interface import QueriedSession, Source
-
-Shape = Callable[[Tree, int, int, int, float], Candidates]
-"""Chooses at most `limit` candidates on at most `branches` paths below a node of a tree whose
-scores are ranks; the last argument is the exponent that they were sharpened by."""
-
-
-def chain(tree: Tree, node: int, limit: int, _: int, exponent: float) -> Candidates:
-    """One path of the tree."""
-    return best_chain(tree, node, limit, exponent)
-
-
-SHAPES: dict[str, Shape] = {"chain": chain, "subtree": best_subtree}
-"""By the value of the setting `speculation.query`."""
+from card.speculation.sources.shapes import SHAPES
 
 
 class TreeSource(Source):
@@ -47,7 +33,8 @@ class TreeSource(Source):
         if len(behind) or (found := _end_of_text(session)) is None:
             return behind
         exponent = _exponent(session)
-        return self._shape(ranked_below(*found, exponent), ROOT, limit, self._branches, exponent)
+        below = ranked_below(*found, exponent)
+        return self._shape.take(below, ROOT, limit, self._branches, exponent)
 
 
 def chain_ahead(session: QueriedSession, limit: int) -> tuple[int, bool]:

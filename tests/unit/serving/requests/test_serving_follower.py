@@ -257,9 +257,11 @@ async def test_a_long_gathering_does_not_hide_what_else_may_happen(pool: Pool) -
 
 
 async def test_a_beginning_an_end_and_a_release_are_looked_at_when_they_are_rung(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    pool: Pool,
 ) -> None:
-    monkeypatch.setattr(scene.follower, "pause_s", lambda now_ns: 3600.0)
+    """Where nobody would look for an hour."""
+    hour_s = 3600
+    scene = Scene(pool, flush_ns=hour_s * 10**9, longest_pause_s=hour_s)
     following = asyncio.create_task(scene.follower.run())
     listener = Listener(scene.pool.commit_bell, asyncio.get_running_loop(), scene.follower.wake)
     client, slot = await scene.open()

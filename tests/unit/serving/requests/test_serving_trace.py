@@ -17,10 +17,10 @@ from card.cache import Candidates, Finish, Pool, Step
 from card.serving.requests.trace import MOST_NODES, Trace
 
 
-def traced(text: list[int], decoding: str, lookahead: int) -> tuple[list[int], list[Any]]:
+def traced(text: list[int], decoding: str, ngram_tokens: int) -> tuple[list[int], list[Any]]:
     """The output of a session that is followed after each step, and all that it tells."""
     model = FakeModel(16)
-    settings = settings_of(lookahead=lookahead)
+    settings = settings_of(ngram_tokens=ngram_tokens)
     target, draft = (FakeEngine(model, tree=True, sessions=4, context=512) for _ in range(2))
     with OneProcess(target, draft, settings) as process:
         stream = process.open(replace(request_of(text, 24, decoding), trace=True))

@@ -19,9 +19,9 @@ class FanOut(Frontier):
     """A chain of γ tokens first, then a chain below every fork."""
 
     def take(self, view: TreeView, width: int, depth: int) -> list[int]:
-        children, gamma = view.children(), view.num_draft_tokens
+        children, num_draft_tokens = view.children(), view.num_draft_tokens
         chain = [ROOT]
-        while len(chain) <= gamma and (below := children.get(chain[-1])):
+        while len(chain) <= num_draft_tokens and (below := children.get(chain[-1])):
             chain.append(below[0])
         end = chain[-1]
         # The chain's end is forwarded too: what follows when all of it is right is known then.
@@ -33,7 +33,7 @@ class FanOut(Frontier):
             forks = [below for below in children.get(node, []) if below not in on_chain]
             for fork in forks[: self.config.fan_out]:
                 last, tokens = end_of(fork, children)
-                if tokens <= gamma and view.is_open(last, depth):
+                if tokens <= num_draft_tokens and view.is_open(last, depth):
                     ends.append((tokens, -view.rank[last], last))
         return [node for _, _, node in sorted(ends)[:width]]
 
