@@ -102,6 +102,8 @@ class DraftLoop:
         """Let the drafter of this name propose; the passes that it made."""
         drafter = self._drafters[name]
         own = [session for session in sessions if session.drafter is drafter]
+        for session in own:
+            session.allow_passes()
         proposed = drafter.propose([session.drafted for session in own])
         passes = 0
         for session, nodes in zip(own, proposed, strict=True):

@@ -108,9 +108,14 @@ class FollowedSession:
 
     def may_run(self) -> bool:
         """Whether there is something to add, and the pacing allows another pass."""
-        if self.exhausted:
-            return False
-        progress = Progress(
+        return not self.exhausted and self.pacing.draft_may_run(self._progress())
+
+    def allow_passes(self) -> None:
+        """Tell the drafter how many passes it may make now, if it may make one."""
+        self.drafted.passes = self.pacing.passes_at_once(self._progress())
+
+    def _progress(self) -> Progress:
+        return Progress(
             self.drafted.request.num_draft_tokens,
             passes=self.passes,
             inherited=self.inherited,
@@ -119,8 +124,6 @@ class FollowedSession:
             apart=self.apart,
             awaited=self.awaited,
         )
-        self.drafted.passes = self.pacing.passes_at_once(progress)
-        return self.pacing.draft_may_run(progress)
 
     def grow(self, nodes: Nodes | None) -> int:
         """Publish what the drafter proposed; the passes that it made, also over text alone."""
