@@ -4,9 +4,7 @@ the likeliest child of the node that the one before expanded."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from typing_extensions import Self
+from dataclasses import dataclass
 
 from card.engines import Engine, Logits, Ranking, SequenceTokens
 from card.speculation.drafters.branches import Branches
@@ -16,28 +14,23 @@ from card.speculation.drafters.interface import DraftedSession
 from card.speculation.tree import Nodes
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Chain:
     """One session's passes, first to last.
 
     text   tokens of the text that the first pass reads; its end is expanded if there are any
-    nodes  expanded by the passes: of the first one an unexpanded node of the tree, or `ROOT` behind
-           a text; `NO_NODE` where the tree had no room for it
-    depth  of the first of them; -1 for the text's end
+    node   expanded by the first pass: an unexpanded node of the tree, or `ROOT` behind a text
     """
 
     session: DraftedSession
     branches: Branches
     text: Sequence[int]
-    nodes: list[int]
-    depth: int
-    _positions: list[int] = field(default_factory=list)
+    node: int
 
-    @classmethod
-    def begin(
-        cls, session: DraftedSession, branches: Branches, text: Sequence[int], node: int
-    ) -> Self:
-        return cls(session, branches, text, [node], session.tree.depth_of(node))
+    @property
+    def depth(self) -> int:
+        """Of the first node; -1 for the text's end."""
+        return self.session.tree.depth_of(self.node)
 
     @property
     def entry(self) -> int:
@@ -46,50 +39,48 @@ class Chain:
 
     def rankings(self, passes: int) -> list[Ranking]:
         """What each of so many passes asks the engine."""
-        first = len(self.session.tokens) + 1 + self.depth
-        self._positions = list(range(first, first + passes))
         parameters, noise = self.session.request.parameters, self.branches.noise
-        return [ranking_of([position], parameters, noise) for position in self._positions]
+        return [ranking_of([self._position(at)], parameters, noise) for at in range(passes)]
 
     def rows(self, ranking: Ranking) -> SequenceTokens:
         """What the first pass reads."""
         branches = self.branches
         if self.text:
             return SequenceTokens(branches.engine_session, self.text, logits=1, ranking=ranking)
-        expansion = Expansion(self.nodes, [])
+        expansion = Expansion([self.node], [])
         tokens, parents = expansion.tree_rows(self.session.tree, branches.entry, branches.pending)
         return SequenceTokens(branches.engine_session, tokens, parents, ranking=ranking)
 
-    def grow(self, found: Sequence[Logits]) -> Nodes:
-        """The best children of every node that was expanded."""
-        branches, tree = self.branches, self.session.tree
+    def grow(self, found: Sequence[Logits]) -> tuple[Nodes, list[int]]:
+        """The best children of every node that was expanded, and those nodes: one a pass, `NO_NODE`
+        where the tree had no room for it."""
+        branches, tree, expanded = self.branches, self.session.tree, [self.node]
         parameters = self.session.request.parameters
         tokens, parents, logprobs = list[int](), list[int](), list[float]()
-        for depth, (logits, position) in enumerate(
-            zip(found, self._positions, strict=True), self.depth
-        ):
-            (ranked,) = ranked_children(logits, [position], parameters)
-            children = branches.frontier.hang(ranked, depth)
-            expansion = Expansion(self.nodes[-1:], [])
+        for at, logits in enumerate(found):
+            (ranked,) = ranked_children(logits, [self._position(at)], parameters)
+            children = branches.frontier.hang(ranked, self.depth + at)
+            expansion = Expansion(expanded[-1:], [])
             nodes, ranks, _ = nodes_of(expansion, [children], tree, copied=False)
             branches.add(tree, nodes.parents, ranks)
-            below = dict(
-                zip(nodes.tokens, range(len(tree), len(tree) + len(nodes.tokens)), strict=True)
-            )
+            below = {token: node for node, token in enumerate(nodes.tokens, len(tree))}
             tree = tree.with_nodes(nodes)
-            self.nodes.append(below.get(int(logits.best()[0][-1, 0]), NO_NODE))
+            expanded.append(below.get(int(logits.best()[0][-1, 0]), NO_NODE))
             tokens += nodes.tokens
             parents += nodes.parents
             logprobs += nodes.logprobs
-        self.nodes.pop()  # the last pass's best child, which no pass expanded
-        return Nodes(tokens, parents, logprobs, passes=len(found))
+        return Nodes(tokens, parents, logprobs, passes=len(found)), expanded[:-1]
 
-    def keep(self, engine: Engine) -> None:
+    def keep(self, engine: Engine, expanded: Sequence[int]) -> None:
         """The KV entries of the text join the prefix, those of nodes stay."""
         branches, text = self.branches, self.text
         if not text:
-            branches.expand(self.nodes)
+            branches.expand(expanded)
             return
-        right = branches.expand_behind_text(self.nodes[1:])
+        right = branches.expand_behind_text(expanded[1:])
         surviving = [len(text) + index for index in right]
         engine.commit_kv(branches.engine_session, range(len(text)), surviving)
+
+    def _position(self, at: int) -> int:
+        """Where the children of a pass stand, counted from the first pass."""
+        return len(self.session.tokens) + 1 + self.depth + at

@@ -279,15 +279,15 @@ class TreeDrafter:
         if plan.chosen is None:
             planned = self._pass(session, plan, [])
             return self._grow(session, planned, self._engine.forward([planned.rows])[0])
-        chain = Chain.begin(session, branches, plan.text, plan.chosen.nodes[0])
+        chain = Chain(session, branches, plan.text, plan.chosen.nodes[0])
         depth = min(self._config.depth, session.tokens_left)
         room = session.tree.capacity - max(len(session.tree), branches.pending)
         passes = min(session.passes, depth - 1 - chain.depth, room)
         rankings = chain.rankings(max(1, passes))  # behind a text that is whole, none is of use
-        nodes = chain.grow(
-            self._engine.forward_chain(chain.rows(rankings[0]), rankings[1:], chain.entry)
-        )
-        chain.keep(self._engine)
+        rows = chain.rows(rankings[0])
+        found = self._engine.forward_chain(rows, rankings[1:], chain.entry)
+        nodes, expanded = chain.grow(found)
+        chain.keep(self._engine, expanded)
         return nodes
 
     def _with_copies(self, session: DraftedSession, branches: Branches, found: Nodes) -> Nodes:
