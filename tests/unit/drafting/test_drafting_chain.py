@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from fake_engine import FakeEngine, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,9 +78,19 @@ def test_a_turn_is_one_chain_of_what_the_draft_takes_for_likeliest() -> None:
     assert draft.chains[:11] == [4] * 11
 
 
-def test_card_looks_again_after_every_pass() -> None:
+@pytest.mark.parametrize(
+    ("decoding", "settings"),
+    [
+        ("card", {}),
+        ("draft_then_verify", {"drafter": "cascade"}),
+        ("draft_then_verify", {"growth": "layered"}),
+    ],
+)
+def test_whoever_goes_by_what_a_pass_gave_looks_after_each(
+    decoding: str, settings: dict[str, Any]
+) -> None:
     draft = RunsAhead(FakeModel(agreement=0.8), tree=True)
-    request = request_of([1, 2, 3], 40, "card", GREEDY)
-    text, _ = written(draft, request)
+    request = request_of([1, 2, 3], 40, decoding, GREEDY)
+    text, _ = written(draft, request, **settings)
     assert text == autoregressive(TARGET, request)
     assert not draft.chains

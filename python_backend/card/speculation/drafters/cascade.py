@@ -17,3 +17,4 @@ class CascadeDrafter(TreeDrafter):
 
     most_proposals = 10
     """As many as the paper's bottom drafter copies."""
+    runs_ahead = False

@@ -34,6 +34,7 @@ class HierarchyDrafter(TreeDrafter):
     got layers: a pacing that waits for γ tokens waits for a parcel of γ."""
 
     model: ClassVar[Model] = "engines"
+    runs_ahead = False
 
     def __init__(self, model: tuple[Engine, Engine], config: DraftConfig) -> None:
         draft, small = model

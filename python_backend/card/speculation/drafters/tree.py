@@ -86,6 +86,8 @@ class TreeDrafter:
     most_proposals: int = 2
     """Proposals behind a node: each costs a row in every pass, and beside nodes to expand more than
     two n-grams brought nothing."""
+    runs_ahead: ClassVar[bool] = True
+    """Passes may follow one another without a look; who is proposed to looks each time."""
 
     def __init__(self, model: Engine, config: DraftConfig) -> None:
         self._engine = model
@@ -265,8 +267,10 @@ class TreeDrafter:
 
     def _runs_ahead(self, session: DraftedSession) -> bool:
         """Whether passes may follow one another before anybody looks at what they gave."""
-        may_run = session.passes > 1 and session.constraint is None and self._engine.runs_ahead
-        return may_run and self._branches[session.number].frontier.runs_ahead
+        if session.passes <= 1 or session.constraint is not None:
+            return False
+        frontier = self._branches[session.number].frontier
+        return self.runs_ahead and frontier.runs_ahead and self._engine.runs_ahead
 
     def _propose_chain(self, session: DraftedSession) -> Nodes | None:
         """Read what the KV cache lacks of a text or expand the best node, then the best child of
