@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -67,7 +67,7 @@ def time_random_pair(job: Job) -> Iterator[Found]:
     """Steps against the floor, and every way to decode: one stream, greedy."""
     pair = job.random_pair
     yield from _time_steps(job, pair)
-    yield from _time_systems(job, pair, Demand())
+    yield from _time_systems(job, pair, Demand(), shapes=("chain", "subtree"))
 
 
 def time_shape(shape: str, job: Job) -> Iterator[Found]:
@@ -118,7 +118,9 @@ def _time_steps(job: Job, pair: Pair) -> Iterator[Found]:
         _forget(job.device)
 
 
-def _time_systems(job: Job, pair: Pair, *demands: Demand) -> Iterator[Found]:
+def _time_systems(
+    job: Job, pair: Pair, *demands: Demand, shapes: Sequence[str] = ("chain",)
+) -> Iterator[Found]:
     """What they wrote is checked too."""
     settings = settings_of(
         pair,
@@ -130,7 +132,7 @@ def _time_systems(job: Job, pair: Pair, *demands: Demand) -> Iterator[Found]:
         serving={"engine_timeout_s": 30},
     )
     differing = []
-    with closing(compare(pair, settings, job.extent, demands)) as measured:
+    with closing(compare(pair, settings, job.extent, demands, shapes)) as measured:
         for speed in measured:
             yield Timed(pair.name, speed)
             if not speed.equal:

@@ -72,11 +72,15 @@ class _Run:
 
 
 def compare(
-    pair: Pair, settings: Settings, extent: Extent, demands: Sequence[Demand]
+    pair: Pair,
+    settings: Settings,
+    extent: Extent,
+    demands: Sequence[Demand],
+    shapes: Sequence[str] = ("chain",),
 ) -> Generator[Speed, None, None]:
     """Speeds on a target whose settings allow queries of several paths.
 
-    Of every demand autoregressive decoding first, then every pacing; queries of several paths last.
+    shapes  of queries; of the first one autoregressive decoding comes first for every demand
 
     Close it to end the draft's process early. Raises `EngineError`.
     """
@@ -90,7 +94,8 @@ def compare(
         return _speed(demand, system, runs, alone.setdefault(demand, runs))
 
     gamma = extent.gamma
-    for shape, suffix in (("chain", ""), ("subtree", ", subtree")):
+    for shape in shapes:
+        suffix = "" if shape == shapes[0] else f", {shape}"
         with both.beside(query=shape) as loops:
             for demand in demands:
                 if not suffix:
