@@ -92,7 +92,9 @@ class DraftLoop:
             wanted = not session.is_unwanted(all_stopped=stopped)
             if wanted:
                 session.follow_commits()
-            if wanted and session.may_run():
+            passes = session.allowed_passes() if wanted else 0
+            if passes:
+                session.drafted.passes = passes
                 may_run.append(session)
             else:
                 session.slot.count_time(runs=False)
@@ -102,14 +104,12 @@ class DraftLoop:
         """Let the drafter of this name propose; the passes that it made."""
         drafter = self._drafters[name]
         own = [session for session in sessions if session.drafter is drafter]
-        for session in own:
-            session.allow_passes()
         proposed = drafter.propose([session.drafted for session in own])
         passes = 0
         for session, nodes in zip(own, proposed, strict=True):
             session.slot.count_time(runs=nodes is not None)
             passes = max(passes, session.grow(nodes))
-        if any(session.is_awaited and not session.may_run() for session in own):
+        if any(session.is_awaited and not session.allowed_passes() for session in own):
             self._pool.slot_bell.ring()
         return passes
 

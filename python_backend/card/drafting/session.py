@@ -106,16 +106,12 @@ class FollowedSession:
 
     # --- grow ---------------------------------------------------------------------------------
 
-    def may_run(self) -> bool:
-        """Whether there is something to add, and the pacing allows another pass."""
-        return not self.exhausted and self.pacing.draft_may_run(self._progress())
-
-    def allow_passes(self) -> None:
-        """Tell the drafter how many passes it may make now, if it may make one."""
-        self.drafted.passes = self.pacing.passes_at_once(self._progress())
-
-    def _progress(self) -> Progress:
-        return Progress(
+    def allowed_passes(self) -> int:
+        """How many passes the drafter may make before the next look; 0: there is nothing to add, or
+        the pacing allows none."""
+        if self.exhausted:
+            return 0
+        progress = Progress(
             self.drafted.request.num_draft_tokens,
             passes=self.passes,
             inherited=self.inherited,
@@ -124,6 +120,8 @@ class FollowedSession:
             apart=self.apart,
             awaited=self.awaited,
         )
+        may_run = self.pacing.draft_may_run(progress)
+        return self.pacing.passes_at_once(progress) if may_run else 0
 
     def grow(self, nodes: Nodes | None) -> int:
         """Publish what the drafter proposed; the passes that it made, also over text alone."""

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
+
+from card.engines.interface import SequenceTokens
+
+
+def wanted_rows(batch: Sequence[SequenceTokens]) -> Iterator[tuple[SequenceTokens, slice]]:
+    """What each session puts into a pass, and where its logits stand among all that are wanted."""
+    at = 0
+    for rows in batch:
+        yield rows, slice(at, at + rows.wanted)
+        at += rows.wanted
 
 
 class ArrayLogits:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from card.engines.interface import Logits, Ranking, SequenceTokens
 from card.engines.layout import Pass
-from card.engines.logits import ArrayLogits, RankedIds
+from card.engines.logits import ArrayLogits, RankedIds, wanted_rows
 from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.decoder import most_ranked
 from card.engines.openvino.feed import write_pass
@@ -76,9 +76,7 @@ class Runner:
         for whole rows."""
         found: list[Logits] = []
         whole: NDArray[np.float32] | None = None
-        at = 0
-        for rows in batch:
-            part = slice(at, at + rows.wanted)
+        for rows, part in wanted_rows(batch):
             if self._only_ranks or (self._ids is not None and rows.ranking is not None):
                 wanted = (part, slice((rows.ranking or _NO_RANKING).count))
                 ids = self._output("ids")[wanted].astype(np.int64)
@@ -87,7 +85,6 @@ class Runner:
                 if whole is None:
                     whole = self._output("logits")[: sum(other.wanted for other in batch)].copy()
                 found.append(ArrayLogits(whole[part]))
-            at += rows.wanted
         return found
 
     def _output(self, name: str) -> NDArray[Any]:

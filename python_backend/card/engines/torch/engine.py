@@ -12,6 +12,7 @@ from torch import Tensor
 
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens
+from card.engines.logits import wanted_rows
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import packs_bfloat16, resolve_dtype
 from card.engines.sessions import (
@@ -70,13 +71,7 @@ class TorchEngine(SessionEngine[KeyValueCache]):
             torch.set_num_threads(threads)
         with torch.inference_mode():
             output = self._decoder.forward(self._layout.plan(batch), self._kv)
-        found: list[Logits] = []
-        at = 0
-        for rows in batch:
-            count = rows.wanted
-            found.append(TensorLogits(output[at : at + count], rows.ranking))
-            at += count
-        return found
+        return [TensorLogits(output[at], rows.ranking) for rows, at in wanted_rows(batch)]
 
     def commit_kv(
         self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()

@@ -16,7 +16,7 @@ from torch import Tensor
 from card.engines.architecture import read_architecture
 from card.engines.interface import Logits, Ranking, SequenceTokens
 from card.engines.layout import SHORT
-from card.engines.logits import RankedIds
+from card.engines.logits import RankedIds, wanted_rows
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.sessions import SessionEngine, check_context
 from card.engines.torch.captured.arithmetic import FixedShape
@@ -156,7 +156,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         with torch.inference_mode(), self._current():
             asked = [self._ranking.ask([rows], self._queue([rows]))]
             for step in steps:
-                logits = self._queue([step], token=asked[-1].likeliest(-1))
+                logits = self._queue([step], token=asked[-1].likeliest)
                 asked.append(self._ranking.ask([step], logits))
             return [found for each in self._ranking.answers(asked) for found in each]
 
@@ -211,20 +211,15 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
     def _read(self, batch: Sequence[SequenceTokens], logits: Tensor | None) -> list[Logits]:
         """Copy to the host what was asked for, and wait for it once."""
         found: list[Logits] = []
-        at = 0
-        for rows in batch:
-            count = rows.wanted
-            if logits is None or not count:
+        for rows, at in wanted_rows(batch):
+            if logits is None or not rows.wanted:
                 found.append(TensorLogits(torch.empty(0, self.vocabulary)))
-                continue
-            wanted = logits[at : at + count]
-            at += count
-            if rows.ranking is None:
-                found.append(TensorLogits(_to_host(wanted)))
+            elif rows.ranking is None:
+                found.append(TensorLogits(_to_host(logits[at])))
             else:
-                ids, log_probabilities = rank(wanted, rows.ranking)
+                ids, log_probabilities = rank(logits[at], rows.ranking)
                 found.append(RankedIds(_to_host(ids).numpy(), _to_host(log_probabilities).numpy()))
-        if at and self.device.type == "cuda":
+        if logits is not None and self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         return found
 

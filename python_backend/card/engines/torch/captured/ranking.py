@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from card.engines.interface import Ranking, SequenceTokens
-from card.engines.logits import RankedIds
+from card.engines.logits import RankedIds, wanted_rows
 from card.engines.torch.captured.graphs import Replayed
 from card.engines.torch.captured.kernels.ranking import MOST_RANKED, rank
 
@@ -34,21 +34,19 @@ class Asked:
     found: Tensor
     answer: Tensor
 
-    def likeliest(self, row: int) -> Tensor:
-        """[1] int32 on the device, the likeliest id of a wanted row."""
-        return self.found[0, range(self.rows)[row], :1]
+    @property
+    def likeliest(self) -> Tensor:
+        """[1] int32 on the device, the likeliest id of the last row."""
+        return self.found[0, self.rows - 1, :1]
 
     def ranked(self) -> list[RankedIds]:
         """What each session asked for, once the answer is there."""
         ids, bits = self.answer[:, : self.rows].numpy()
         ids, log_probabilities = ids.astype(np.int64), bits.view(np.float32).copy()
         ranked = []
-        at = 0
-        for rows in self.batch:
-            wanted = slice(at, at + rows.wanted)
+        for rows, at in wanted_rows(self.batch):
             count = 0 if rows.ranking is None else rows.ranking.count
-            ranked.append(RankedIds(ids[wanted, :count], log_probabilities[wanted, :count]))
-            at = wanted.stop
+            ranked.append(RankedIds(ids[at, :count], log_probabilities[at, :count]))
         return ranked
 
 
@@ -118,10 +116,11 @@ class _StaticRanking:
             self._hosts.append(_Host.of(self._rows, pins=self._pins))
         host = self._hosts[self._asked]
         self._asked += 1
-        count = host.fill(batch, draws=self._draws)
+        host.fill(batch, draws=self._draws)
         self._question.copy_(host.question, non_blocking=True)
         self._replayed.run()
         host.answer.copy_(self._found, non_blocking=True)
+        count = sum(rows.wanted for rows in batch)
         return Asked(batch, count, self._found, host.answer)
 
     def know_answered(self) -> None:
@@ -147,21 +146,17 @@ class _Host:
             torch.zeros(2, rows, MOST_RANKED, dtype=torch.int32, pin_memory=pins),
         )
 
-    def fill(self, batch: Sequence[SequenceTokens], *, draws: bool) -> int:
-        """Write what is asked of each row. Returns the number of rows that are asked about."""
+    def fill(self, batch: Sequence[SequenceTokens], *, draws: bool) -> None:
+        """Write what is asked of each row."""
         question = self.question.numpy()
         keys = question[0].view(np.uint64)
         factors, scales = question[1].view(np.float32).reshape(2, -1)
         factors[:] = 0.0
-        at = 0
-        for rows in batch:
-            wanted = slice(at, at + rows.wanted)
-            at = wanted.stop
+        for rows, at in wanted_rows(batch):
             if rows.ranking is None:
                 continue
-            factors[wanted] = 1.0 / rows.ranking.temperature
+            factors[at] = 1.0 / rows.ranking.temperature
             if draws:
                 own = rows.ranking.keys
-                scales[wanted] = own is not None
-                keys[wanted] = 0 if own is None else own
-        return at
+                scales[at] = own is not None
+                keys[at] = 0 if own is None else own
