@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.record import Record
+from card.cache.request import Record
 
 Look = Callable[[], None]
 

@@ -1,6 +1,6 @@
 """The candidate tree as the simulation needs it: where the text is, and what competes with it.
 
-It mirrors `card.drafting` and `card.cache.query`: nodes on the text's path carry the measured
+It mirrors `card.drafting` and `card.cache.tree`: nodes on the text's path carry the measured
 ranks and confidences; of a node beside it only its probability matters, because it takes rows from
 the others. Such a node continues like a place of the text drawn at random.
 """
@@ -30,7 +30,7 @@ WORTH_A_NODE = 0.01
 _BARELY_A_NODE = math.log(WORTH_A_NODE) + 1e-9
 
 WORTH_A_LOOK = 1e-2
-"""`card.cache.query`: a node less likely than this, given the query's, is not looked at."""
+"""`card.cache.tree`: a node less likely than this, given the query's, is not looked at."""
 
 WORTH_A_PROPOSAL = 0.2
 """`card.speculation.ngram`: the draft makes no proposal less likely than this to come true."""

@@ -65,15 +65,21 @@ def _traced_repository(folder: Path) -> Path:
 @contextmanager
 def _phase(folder: Path, name: str) -> Iterator[None]:
     """Calls are noted meanwhile; ends when every process has written down what it saw."""
-    before = {file: file.stat().st_mtime_ns for file in folder.glob("*.json")}
+    before = {file: _changed(file) for file in folder.glob("*.json")}
     (folder / name).touch()
     time.sleep(4 * _LOOK_S)  # until every tracer has seen the file
     yield
     (folder / name).unlink()
     models = [model.parents[1].name for model in folder.glob("model_repository/*/1/model.py")]
     files = [folder / f"{model}.json" for model in models]
-    while not all(file.exists() and file.stat().st_mtime_ns > before.get(file, 0) for file in files):
+    while not all(
+        file.exists() and file.stat().st_mtime_ns > before.get(file, 0) for file in files
+    ):
         time.sleep(_LOOK_S)
+
+
+def _changed(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def _ask(service: Service) -> None:
@@ -99,9 +105,7 @@ def _passed(folder: Path) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def _print(
-    passed: dict[str, dict[str, list[str]]], *, functions: bool, markdown: bool
-) -> None:
+def _print(passed: dict[str, dict[str, list[str]]], *, functions: bool, markdown: bool) -> None:
     for process, modules in passed.items():
         typer.echo(f"\n## {process}\n" if markdown else f"\n{process}")
         for module, names in sorted(modules.items()):

@@ -1,24 +1,18 @@
 """The candidate cache: a pool of slots in shared memory, and what is asked of a tree.
 
-`layout`  which bytes mean what, and who alone writes them
-`pool`    the shared file: created by `card`, found by the engines, locked
-`header`  its first bytes: session ids, heartbeats, what engines and `preprocessing` count
-`home`    the directory that it lies in, which is private, and how what is left over is swept
-`request` what a session decodes and how
-`slot`    what every role may read; `card_slot` opens and closes, `target_slot` commits,
-          `draft_slot` publishes trees and `remote_slot` the chains of devices
-`record`  a slot's fields, quick to read and write; `stopwatch` adds up times in them
-`tree`    validated snapshots of a draft's tree; `chain` the same of what a device sent
-`watch`   which slots were opened or closed
-`bell`    wakes engines when that happens, and `card` when a session begins or ends
-`likeliest` likeliest ids of a position in a word each
-`steps`   what the target's passes asked and got, for who follows them
-`query`   descend along what is committed, then the best chain or subtree
+`layout`        which bytes mean what, and which role alone writes them
+`pool`          the shared file: `card` creates and locks it, the engines find it
+`header`        its first bytes, and the bells that wake the processes
+`home`          the private directory of the file, and the sweep of what is left over
+`request`       what a session decodes and how
+`slot`          what every role may read of a slot, and how `card` opens and closes it
+`engine_slots`  how the target commits, the draft publishes trees, and devices send chains
+`tree`          validated snapshots of a tree, and the query
+`reports`       the target's steps and the likeliest ids, for requests that ask for them
 """
 
-from card.cache.bell import Bell
-from card.cache.card_slot import CardSlot, SlotCounters
-from card.cache.draft_slot import DraftSlot
+from card.cache.engine_slots import DraftProgress, DraftSlot, RemoteSlot, TargetSlot
+from card.cache.header import Bell
 from card.cache.layout import (
     DRAFT_COUNTERS,
     ENGINES,
@@ -34,18 +28,18 @@ from card.cache.layout import (
     Geometry,
     SlotState,
 )
-from card.cache.pool import Pool, PoolError
-from card.cache.query import (
+from card.cache.pool import Pool, PoolError, SlotWatch
+from card.cache.reports import Step
+from card.cache.request import ANY, SlotRequest, choice_words, digest_of
+from card.cache.slot import CardSlot, SlotCounters
+from card.cache.tree import (
     LEAST_CHANCE,
     NO_CANDIDATES,
+    ROOT,
     Candidates,
+    Tree,
     best_chain,
     best_subtree,
     descend,
+    follow,
 )
-from card.cache.remote_slot import RemoteSlot
-from card.cache.request import ANY, SlotRequest, choice_words, digest_of
-from card.cache.steps import Step
-from card.cache.target_slot import DraftProgress, TargetSlot
-from card.cache.tree import ROOT, Tree, follow
-from card.cache.watch import SlotWatch

@@ -52,7 +52,7 @@ DRAFT_COUNTERS = (
 STEPS_KEPT = 64
 """Latest steps of a session that `card` can read, where a request wants to follow them."""
 STEP_NUMBERS = 7
-"""Whole numbers that a step is told by, see `card.cache.steps`."""
+"""Whole numbers that a step is told by, see `card.cache.reports`."""
 MAX_END_IDS = 64
 """Ids that may end one text: the model's own, and what its request adds."""
 MAX_REFUSALS = 16

@@ -1,11 +1,11 @@
 """The cache pool: one file in shared memory, created by `card` and found by the engines.
 
 The file lies in a 0700 directory named after the Triton server's process id, under an unguessable
-name, and `card` holds a lock on it for as long as it lives: what nobody locks is left over from a
-server that died and is swept at the next start. A sweep removes a file only while it holds that
-file's lock, and a directory only when it is empty; so whoever makes a pool need only look, once it
-has the lock, whether its file still has a name. It is opened with plain `open` and `mmap`, because
-Python's own shared memory is unlinked by the first process that exits.
+name, and `card` holds a lock on it for as long as it lives. A file without a lock is left over from
+a server that died; the next start sweeps it. A sweep removes a file only while it holds that file's
+lock, and a directory only when it is empty. So a process that makes a pool need only look, once it
+has the lock, whether its file still has a name. The file is opened with plain `open` and `mmap`,
+because Python's own shared memory is unlinked by the first process that exits.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import os
 import platform
 import secrets
 import shutil
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.bell import Bell
-from card.cache.card_slot import CardSlot
-from card.cache.draft_slot import DraftSlot
-from card.cache.header import MOST_EPOCHS, Header
+from card.cache.engine_slots import DraftSlot, RemoteSlot, TargetSlot
+from card.cache.header import MOST_EPOCHS, Bell, Header
 from card.cache.home import check_named, home_of, is_private
 from card.cache.layout import (
     MAGIC,
@@ -36,10 +36,8 @@ from card.cache.layout import (
     slot_dtype,
     whole_lines,
 )
-from card.cache.record import Record
-from card.cache.remote_slot import RemoteSlot
-from card.cache.request import digest_words
-from card.cache.target_slot import TargetSlot
+from card.cache.request import Record, SlotRequest, digest_words
+from card.cache.slot import CardSlot
 
 _ATTEMPTS = 100
 """Sweeps that may come between the steps of making one pool."""
@@ -248,3 +246,42 @@ def pool_bytes(geometry: Geometry) -> int:
 
 def _abandoned_bytes(geometry: Geometry) -> int:
     return whole_lines(geometry.places * np.dtype(np.int64).itemsize)
+
+
+View = TypeVar("View", DraftSlot, TargetSlot)
+
+
+class SlotWatch:
+    """Remembers states and session ids of all slots between two looks."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._states = pool.states
+        # A slot begins with its state and its session id.
+        self._looked_at = pool.slots.view(np.int64).reshape(pool.geometry.slots, -1)[:, :2]
+        self._seen = b""
+
+    def look(self) -> bool:
+        """Look at all slots; whether any changed since the last look (at the first look: yes)."""
+        before = self._seen
+        self._seen = self._looked_at.tobytes()
+        return before != self._seen
+
+    def opened(
+        self, slots: Sequence[View], known: Container[int]
+    ) -> Iterator[tuple[View, int, SlotRequest]]:
+        """Slot, session id and request of every open slot whose index is not `known` yet; one that
+        cannot be read yet is looked at again next time."""
+        for index in (self._states == SlotState.OPEN).nonzero()[0].tolist():
+            if index in known:
+                continue
+            slot = slots[index]
+            opened = slot.opened()
+            if opened is None:
+                self.forget()
+                continue
+            session_id, request = opened
+            yield slot, session_id, request
+
+    def forget(self) -> None:
+        """Look again next time: something could not be read yet."""
+        self._seen = b""

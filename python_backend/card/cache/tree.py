@@ -1,11 +1,22 @@
-"""Candidate trees: what a draft published, copied, and checked before it is used."""
+"""Candidate trees: a validated snapshot, and the query of query-and-correct (arXiv 2508.04462, §3).
+
+A reader copies what the draft or a device published and checks the copy before it uses it. The
+query is a pure function of a snapshot. It decides no token: a poor answer costs speed alone.
+
+A device's chain is short and always written whole, into the half of a double buffer that no reader
+uses.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan
 from operator import lt
+
+from card.cache.layout import LONGEST_CHAIN
+from card.cache.request import Record
 
 ROOT = -1
 """Parent of the nodes that follow the last token at the tree's root."""
@@ -73,3 +84,192 @@ class Tree:
             and not any(map(isnan, score))
         )
         return cls(root_length, token, parent, score) if is_sound else None
+
+
+_MOST_FLIPS = (1 << 62) - 1
+_READ_ATTEMPTS = 3
+_PARENTS = list(range(ROOT, LONGEST_CHAIN + ROOT))
+_SCORES = [0.0] * LONGEST_CHAIN
+"""A device sends tokens alone. Whoever verifies learns how often they are right."""
+
+
+def write_chain(record: Record, session_id: int, root_length: int, tokens: Sequence[int]) -> None:
+    """Publish the candidates behind `root_length` tokens of prompt and output, `LONGEST_CHAIN` at
+    most."""
+    half = (record["chain_flip"] + 1) & 1
+    record.write("chain_session_id", half, [session_id])
+    record.write("chain_root_length", half, [root_length])
+    record.write("chain_token", half * LONGEST_CHAIN, tokens)
+    record.write("chain_length", half, [len(tokens)])
+    record["chain_flip"] = (record["chain_flip"] + 1) & _MOST_FLIPS
+
+
+def read_chain(record: Record, session_id: int, vocabulary: int) -> Tree | None:
+    """The chain of the session with this id as a tree without branches; None: there is none, or
+    what stands there is none."""
+    for _ in range(_READ_ATTEMPTS):
+        flip = record["chain_flip"]
+        half = flip & 1
+        if record.words("chain_session_id")[half] != session_id:
+            return None
+        length = record.words("chain_length")[half]
+        root_length = record.words("chain_root_length")[half]
+        token = record["chain_token"][half, :length].tolist()
+        if record["chain_flip"] == flip:
+            return Tree.checked(root_length, token, _PARENTS[:length], _SCORES[:length], vocabulary)
+    return None
+
+
+def chain_begins_at(record: Record, session_id: int) -> int | None:
+    """Length of prompt and output behind which the session's chain stands; None: it has none."""
+    half = record["chain_flip"] & 1
+    if record.words("chain_session_id")[half] != session_id:
+        return None
+    return int(record.words("chain_root_length")[half])
+
+
+LEAST_CHANCE = 1e-2
+"""Nodes below this probability (given the last committed token) are not worth a row."""
+
+
+@dataclass(slots=True)
+class Candidates:
+    """Tokens that may follow the last committed one, parents before children.
+
+    parents[i] is an index into `tokens` or `ROOT` for the last committed token. chances[i] is how
+    likely token i is accepted, and with it all above it.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    chances: list[float] = field(default_factory=list, compare=False)
+
+    @classmethod
+    def chain(cls, tokens: list[int], chances: list[float]) -> Candidates:
+        """Every token follows the one before it."""
+        return cls(tokens, list(range(ROOT, len(tokens) - 1)), chances)
+
+    def first(self, count: int) -> Candidates:
+        """The first `count` of them."""
+        return Candidates(self.tokens[:count], self.parents[:count], self.chances[:count])
+
+    def followed_by(self, others: Candidates) -> Candidates:
+        """With others below the last of this chain, each as likely as both together."""
+        if not len(self):
+            return others
+        first = len(self)
+        return Candidates(
+            [*self.tokens, *others.tokens],
+            [*self.parents, *(first + parent for parent in others.parents)],
+            [*self.chances, *(self.chances[-1] * chance for chance in others.chances)],
+        )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def depths(self) -> Sequence[int]:
+        """Of each, 0 for those that follow the last committed token."""
+        if self.is_chain:
+            return range(len(self.tokens))
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(0 if parent == ROOT else depths[parent] + 1)
+        return depths
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether every token follows the one before it."""
+        return self.parents == list(range(ROOT, len(self.parents) - 1))
+
+
+NO_CANDIDATES = Candidates([], [])
+
+
+def descend(tree: Tree, node: int, committed: Sequence[int]) -> int | None:
+    """The node reached from `node` along `committed` tokens, or None where the tree lacks one."""
+    if not committed:
+        return node
+    path = follow(tree.token, tree.parent, node, committed)
+    return path[-1] if len(path) == len(committed) else None
+
+
+def best_chain(tree: Tree, node: int, limit: int, exponent: float = 1.0) -> Candidates:
+    """The path of at most `limit` tokens below `node` with the most accepted ones to be expected.
+
+    exponent  log-probabilities times this are the tree's scores (`card.speculation.score`)
+
+    Following the likeliest child step by step can walk into a short branch; the expected number
+    of accepted tokens of a path is the sum of its nodes' path probabilities, so that is maximised.
+    """
+    below, weight = _likely_descendants(tree, node, limit)
+    value: dict[int, float] = {}
+    heir: dict[int, int] = {}
+    parent = tree.parent
+    for index, probability in zip(reversed(below), reversed(weight), strict=True):
+        total = probability + value.get(index, 0.0)
+        above = parent[index]
+        if total > value.get(above, 0.0):
+            value[above] = total
+            heir[above] = index
+    base = tree.score[node] if node != ROOT else 0.0
+    tokens: list[int] = []
+    chances: list[float] = []
+    while (child := heir.get(node)) is not None:
+        tokens.append(tree.token[child])
+        chances.append(math.exp(min(tree.score[child] - base, 0.0) / exponent))
+        node = child
+    return Candidates.chain(tokens, chances)
+
+
+def best_subtree(
+    tree: Tree, node: int, limit: int, branches: int, exponent: float = 1.0
+) -> Candidates:
+    """The likeliest connected subtree below `node`: at most `limit` nodes on `branches` paths.
+
+    exponent  as in `best_chain`
+    """
+    below, weight = _likely_descendants(tree, node, limit)
+    order = sorted(range(len(below)), key=lambda i: (-weight[i], below[i]))
+    place = {node: ROOT}
+    has_child: set[int] = set()
+    leaves = 0
+    tokens: list[int] = []
+    parents: list[int] = []
+    chances: list[float] = []
+    for i in order:
+        if len(tokens) == limit:
+            break
+        above = tree.parent[below[i]]
+        if above not in place:
+            continue
+        opens_branch = above in has_child or not tokens
+        if opens_branch and leaves == branches:
+            continue
+        leaves += opens_branch
+        has_child.add(above)
+        place[below[i]] = len(tokens)
+        tokens.append(tree.token[below[i]])
+        parents.append(place[above])
+        chances.append(weight[i] ** (1.0 / exponent))
+    return Candidates(tokens, parents, chances)
+
+
+def _likely_descendants(tree: Tree, node: int, reach: int) -> tuple[list[int], list[float]]:
+    """Nodes at most `reach` below `node` worth considering, in order, with their probability
+    given `node`."""
+    base = tree.score[node] if node != ROOT else 0.0
+    if not math.isfinite(base):
+        return [], []
+    parent, score, least = tree.parent, tree.score, base + math.log(LEAST_CHANCE)
+    depth = {node: 0}
+    below: list[int] = []
+    weight: list[float] = []
+    for index in range(node + 1, len(score)):
+        if score[index] < least:
+            continue
+        above_depth = depth.get(parent[index], reach)
+        if above_depth < reach:
+            depth[index] = above_depth + 1
+            below.append(index)
+            weight.append(math.exp(min(score[index] - base, 0.0)))
+    return below, weight

@@ -17,7 +17,7 @@ from child_process import child, next_line
 from serving_double import GEOMETRY, make_pool, slot_request
 
 from card.cache import Pool
-from card.cache.bell import WITHOUT_FUTEX_S, Bell
+from card.cache.header import WITHOUT_FUTEX_S, Bell
 
 FOR_EVER_S = 600.0
 LIMIT_S = 60.0

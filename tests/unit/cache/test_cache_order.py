@@ -26,7 +26,7 @@ from card.cache import (
     TargetSlot,
     Tree,
 )
-from card.cache.record import Record
+from card.cache.request import Record
 from card.sampling import SamplingParameters
 
 GEOMETRY = Geometry(slots=1, nodes=64, prompt=16, output=16, bad_words=4, bad_word_tokens=8)

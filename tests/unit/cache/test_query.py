@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from card.cache import ROOT, Candidates, Tree, best_chain, best_subtree, descend
 
 LIKELY = 1e-2
-"""Below this probability a candidate is not worth a row (`card.cache.query`)."""
+"""Below this probability a candidate is not worth a row (`card.cache.tree`)."""
 
 
 def tree_of(nodes: list[tuple[int, int, float]], root_length: int = 5) -> Tree:

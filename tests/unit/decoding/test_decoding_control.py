@@ -9,7 +9,7 @@ import pytest
 from fake_engine import FakeEngine, FakeModel, fake
 from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
 
-from card.cache.bell import Bell
+from card.cache.header import Bell
 from card.speculation.control import CONTROLLERS, ControlledSession, Plan, Share
 from card.speculation.control.fixed import Fixed
 

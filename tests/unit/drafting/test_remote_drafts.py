@@ -13,8 +13,8 @@ from serving_double import HandPlayedTarget, slot_request
 from watched_record import WatchedRecord
 
 from card.cache import LONGEST_CHAIN, CardSlot, Pool, RemoteSlot, SlotRequest, digest_of
-from card.cache.chain import read_chain
-from card.cache.record import Record
+from card.cache.request import Record
+from card.cache.tree import read_chain
 from card.drafting.remote import RemoteDraftError, RemoteDrafts
 from card.sampling import SamplingParameters
 from card.serving.requests.refusal import Refusal

@@ -1,16 +1,40 @@
-"""What the target's passes asked and got, for a request that wants to follow them.
+"""What the target reports beside tokens: its steps, and the likeliest ids of a position.
 
-The target writes a step before it commits the step's tokens; `card` reads the latest ones. Older
-ones are overwritten: whoever looks too seldom misses some.
+The target writes a step before it commits the step's tokens; `card` reads the latest ones. A new
+step overwrites the oldest: a reader that looks too seldom misses some. A likeliest id takes one
+word: the id above, the log-probability below.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from card.cache.layout import MAX_ROWS, STEPS_KEPT
-from card.cache.query import Candidates
-from card.cache.record import Record
+from card.cache.request import Record
+from card.cache.tree import Candidates
+from card.sampling import Likeliest
+
+NO_ID = -1
+"""Fills the words of a position that has fewer ids."""
+
+
+def packed(found: Likeliest, count: int) -> NDArray[np.int64]:
+    """[count] int64 words."""
+    words = np.full(count, NO_ID, np.int64)
+    ids = found.ids[:count]
+    low = found.log_probabilities[:count].astype(np.float32).view(np.uint32).astype(np.int64)
+    words[: len(ids)] = (ids << 32) | low
+    return words
+
+
+def unpacked(words: NDArray[np.int64]) -> list[tuple[int, float]]:
+    """Ids and log-probabilities of one position's words, likeliest first."""
+    known = words[words != NO_ID]
+    low = (known & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
+    return list(zip((known >> 32).tolist(), low.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The view that the target has of a slot."""
+"""A slot as its writers see it: the draft's trees, the target's commits, a device's chains."""
 
 from __future__ import annotations
 
@@ -7,15 +7,118 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from card.cache.bell import Bell
-from card.cache.chain import chain_begins_at
-from card.cache.layout import MAX_ROWS, TARGET_COUNTERS, Finish
-from card.cache.likeliest import packed
-from card.cache.record import Record
-from card.cache.slot import SlotView
-from card.cache.steps import Step, write_step
-from card.cache.stopwatch import Stopwatch
+import numpy as np
+from numpy.typing import NDArray
+
+from card.cache.header import Bell
+from card.cache.layout import DRAFT_COUNTERS, MAX_ROWS, TARGET_COUNTERS, Finish
+from card.cache.reports import Step, packed, write_step
+from card.cache.request import Record
+from card.cache.slot import SlotView, Stopwatch
+from card.cache.tree import chain_begins_at, write_chain
 from card.sampling import Likeliest
+
+Integers = Sequence[int] | NDArray[np.int64]
+Reals = Sequence[float] | NDArray[np.float64]
+_MOST_FLIPS = (1 << 62) - 1
+
+
+class DraftSlot(SlotView):
+    """The view of the draft: publishes trees."""
+
+    def __init__(self, record: Record, index: int) -> None:
+        super().__init__(record, index)
+        self._stopwatch = Stopwatch(record, "draft_running_ns", "draft_idle_ns")
+
+    def stopped_until(self, session_id: int) -> int:
+        """Length of prompt and output below which the target wants no candidates."""
+        record = self._record
+        if record["commit_session_id"] != session_id:
+            return 0
+        return int(record["stopped_until"])
+
+    def replace(
+        self,
+        session_id: int,
+        root_length: int,
+        token: Integers,
+        parent: Integers,
+        score: Reals,
+    ) -> None:
+        """Publish a whole tree in the half that nobody reads, then flip."""
+        record = self._record
+        half = (record["flip"] + 1) & 1
+        record.write("tree_session_id", half, [session_id])
+        record.write("root_length", half, [root_length])
+        self._write_nodes(half * self.capacity, token, parent, score)
+        record.write("node_count", half, [len(token)])
+        record.write("passes", half, [0])
+        record.write("exhausted", half, [0])
+        # Whatever stood there: a count at its end would be the last that this slot ever had.
+        record["flip"] = (record["flip"] + 1) & _MOST_FLIPS
+
+    def append(
+        self,
+        token: Integers,
+        parent: Integers,
+        score: Reals,
+        passes: int,
+    ) -> None:
+        """Add nodes to the published tree: records first, count last.
+
+        passes  made since this root; a target that waits goes by them
+        """
+        record = self._record
+        half = record["flip"] & 1
+        count = record.words("node_count")[half]
+        self._write_nodes(half * self.capacity + count, token, parent, score)
+        record.write("node_count", half, [count + len(token)])
+        record.write("passes", half, [passes])
+
+    def _write_nodes(self, at: int, token: Integers, parent: Integers, score: Reals) -> None:
+        record = self._record
+        record.write("node_token", at, token)
+        record.write("node_parent", at, parent)
+        record.write("node_score", at, score)
+
+    def exhaust(self) -> None:
+        """Tell a target that waits that no node is added to this tree any more."""
+        record = self._record
+        record.write("exhausted", record["flip"] & 1, [1])
+
+    def verifying(self, session_id: int) -> int:
+        """Candidates in the target's pass that is under way for `session_id`."""
+        record = self._record
+        return int(record["verifying"]) if record["commit_session_id"] == session_id else 0
+
+    def awaited(self, session_id: int) -> int:
+        """Passes below each commit for which the target waits; 0: it waits for none."""
+        record = self._record
+        return int(record["awaited"]) if record["commit_session_id"] == session_id else 0
+
+    def count_re_root(self, *, restarted: bool, lost_layers: int = 0) -> None:
+        record = self._record
+        record["re_roots"] += 1
+        if restarted:
+            record["restarts"] += 1
+        if lost_layers:
+            record["lost_layers"] += lost_layers
+
+    def count_growth(self, layers: int, saved_rows: int) -> None:
+        """Account for nodes that were added to the tree."""
+        if layers:
+            self._record["layers"] += layers
+        if saved_rows:
+            self._record["saved_rows"] += saved_rows
+
+    def count_time(self, *, runs: bool) -> None:
+        """Account for the time since the last call: the tree grew, or had nothing to grow."""
+        self._stopwatch.look(runs)
+
+    def reset_counters(self) -> None:
+        for name in DRAFT_COUNTERS:
+            self._record[name] = 0
+        self._stopwatch.restart()
 
 
 class DraftProgress(NamedTuple):
@@ -193,3 +296,16 @@ class TargetSlot(SlotView):
     def verify(self, candidates: int) -> None:
         """Tell the draft that so many candidates are in the pass under way; 0: none is."""
         self._record["verifying"] = candidates
+
+
+class RemoteSlot(SlotView):
+    """The view of whoever takes what devices draft: publishes chains."""
+
+    @property
+    def prompt_length(self) -> int:
+        """Tokens of the prompt, valid while the slot is open with the session id read before."""
+        return int(self._record["prompt_length"])
+
+    def publish(self, session_id: int, root_length: int, tokens: Sequence[int]) -> None:
+        """Put a chain in the place of the one before; see `write_chain`."""
+        write_chain(self._record, session_id, root_length, tokens)
