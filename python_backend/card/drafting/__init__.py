@@ -1,9 +1,8 @@
 """The draft's side: follow commits, re-root, let drafters propose, publish.
 
-`loop`      all sessions, one pass after the other
-`session`   one of them: its commits, its tree, how far it got
-`drafters`  from settings to what the loop asks for candidates
-`remote`    what devices draft for sessions that the loop leaves alone
+`loop`      all sessions, one draft pass after the other; each with its commits and its tree
+`drafters`  makes the drafters that the settings name
+`remote`    the chains that devices draft for sessions which the loop leaves alone
 """
 
 from card.drafting.drafters import make_drafters

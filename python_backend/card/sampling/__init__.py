@@ -6,10 +6,8 @@ step, not the draft. Greedy is the same code without noise. Verification therefo
 acceptance rule: the target samples, and a candidate is accepted if it is that very token.
 """
 
-from card.sampling.choice import InvalidLogitsError, log_probability, sample
-from card.sampling.history import History
+from card.sampling.choice import InvalidLogitsError, banned_ids, biased, log_probability, sample
 from card.sampling.likeliest import Likeliest, likeliest
 from card.sampling.noise import LARGEST_NOISE, PositionNoise, gumbel
-from card.sampling.parameters import SamplingParameters
-from card.sampling.processors import banned_ids, biased
+from card.sampling.parameters import History, SamplingParameters
 from card.sampling.ranking import rank_candidates

@@ -9,8 +9,8 @@ import pytest
 from card.engines import EngineError
 from card.engines.tensorrt_llm.support import check_version, obstacles
 from card.sampling import SamplingParameters
-from card.serving.requests.admission import Admission
 from card.serving.requests.refusal import Refusal
+from card.serving.requests.slot_request import Admission
 from card.serving.requests.wire import GenerateRequest
 from card.settings import Settings, SettingsError, load_settings
 

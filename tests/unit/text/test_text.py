@@ -13,7 +13,7 @@ from real_pair import TARGET
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from card.text import Delta, Detokenizer
-from card.text.window import TextWindow
+from card.text.detokenizer import TextWindow
 
 TRAINED = TARGET / "tokenizer.json"
 

@@ -1,17 +1,15 @@
 """From tensors to a stream of text, without Triton: all of it runs in a test.
 
-`wire`          the one table of what a request may say; `allowed` are the checks of its values
+`wire`          the one table of what a request may say; `allowed` holds the checks of its values
 `parsing`       tensors become a request or a `refusal`
-`derived`       what several fields of a request say together
-`admission`     how a request may be decoded, by the settings and the target's engine
-`slot_request`  from what a client asked for to what a session decodes
-`guide_check`   guides are tried in another process before a slot is opened
+`slot_request`  from what a client asked for to what a session decodes, and how
+`guide_check`   tries guides in another process before a slot is opened
 `vocabulary`    the target's tokens
-`sessions`      slots and the queue in front of them; `waiting`: is a client still there?
-`follower`      the one task that turns commits into responses, woken by `listening`
-`streams`       one request's text; `gathering`: for how long it is gathered
-`delta`         what a response says; `details` is its JSON, `trace` what speculation did
-`unary`                           what clients that do not stream send and get
-`remote_request`                  what a device sends that drafts
-`chat_parameters`                 how clients are told of the chat template
+`sessions`      slots, the queue in front of them, and the clients that wait in it
+`follower`      the one task that turns commits into responses
+`streams`       one request's text; `gathering` says how long it is gathered
+`delta`         what a response says; `trace` what speculation did
+`unary`             what clients that do not stream send and get
+`remote_request`    what a drafting device sends
+`chat_parameters`   how clients learn the chat template
 """

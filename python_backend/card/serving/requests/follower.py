@@ -1,22 +1,56 @@
-"""The one task that follows the commits of all sessions and turns them into responses."""
+"""The one task that answers all requests: it follows the commit counters of all slots.
+
+A bell in the pool wakes it when a session begins or ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from card.cache import Finish
-from card.serving.requests.delta import Delta
+from card.cache import Bell, Finish
 from card.serving.requests.gathering import Gathering
 from card.serving.requests.refusal import Refusal, UndeliverableError
-from card.serving.requests.sessions import Session, Sessions, deadline_exceeded
+from card.serving.requests.sessions import Client, Session, Sessions, deadline_exceeded
 from card.serving.requests.streams import Stream
 from card.serving.requests.trace import Trace
+
+_WAIT_S = 0.1
+"""How often the thread looks whether it is to stop."""
+
+
+class Listener:
+    """Calls `heard` on `loop` after a ring; many rings at once may be one call."""
+
+    def __init__(
+        self, bell: Bell, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]
+    ) -> None:
+        self._bell = bell
+        self._loop = loop
+        self._heard = heard
+        self._stopping = False
+        self._rings = bell.rings  # before the thread begins: no ring is missed meanwhile
+        self._thread = threading.Thread(target=self._listen, name="commits", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Call no more; returns once that holds."""
+        self._stopping = True
+        self._thread.join()
+
+    def _listen(self) -> None:
+        while not self._stopping:
+            self._bell.wait(self._rings, _WAIT_S)
+            if (now := self._bell.rings) != self._rings:
+                self._rings = now
+                self._loop.call_soon_threadsafe(self._heard)
+
 
 log = logging.getLogger(__name__)
 
@@ -29,18 +63,6 @@ _PRESENCE_NS = 100_000_000
 _MOST_TARGETS_LOST = 2
 """Targets that may die over a session without a token in between: it may be what kills them, and
 the third that does not survive makes the supervisor start the whole server anew."""
-
-
-class Client(Protocol):
-    """Where the responses of one request go."""
-
-    def send(self, delta: Delta, *, last: bool) -> None:
-        """Raises `UndeliverableError`."""
-
-    def fail(self, refusal: Refusal) -> None:
-        """The last response; if it cannot be sent, that is only logged."""
-
-    def is_gone(self) -> bool: ...
 
 
 class Ledger(Protocol):

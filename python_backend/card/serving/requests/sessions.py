@@ -1,4 +1,10 @@
-"""Slots and the queue in front of them: who is decoded now, who waits, who is refused."""
+"""Slots and the queue in front of them: which request is decoded, which waits, which is refused.
+
+A client that called `card` directly is seen to leave. Through an ensemble it is not: Triton tells a
+client's departure only to the next model, when that model begins. So a waiting request that streams
+gets an empty delta now and then; `postprocessing` takes it, sees whether its client is still there,
+and marks the place as abandoned in the pool.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from card.cache import CardSlot, Finish, Pool, SlotRequest, SlotState
-from card.serving.requests.details import ScoredToken
+from card.serving.requests.delta import SIGN_NS, Delta, ScoredToken
 from card.serving.requests.refusal import Refusal, queue_full
 
 _PRESENCE_S = 0.5
@@ -237,3 +244,56 @@ def deadline_exceeded(doing: str) -> Refusal:
     return Refusal(
         "DEADLINE_EXCEEDED", f"timeout is over while {doing}; send a larger timeout (microseconds)"
     )
+
+
+class Client(Protocol):
+    """Where the responses of one request go."""
+
+    def send(self, delta: Delta, *, last: bool) -> None:
+        """Raises `UndeliverableError`."""
+
+    def fail(self, refusal: Refusal) -> None:
+        """The last response; if it cannot be sent, that is only logged."""
+
+    def is_gone(self) -> bool: ...
+
+
+class WaitingClient:
+    """Asked again and again while its request is in the queue.
+
+    No session will ever have its session id, so that nobody who waited at its place before is
+    mistaken for it.
+
+    sign  makes an empty delta of a place and a session id; None: the request does not stream
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        pool: Pool,
+        sign: Callable[[int, int], Delta] | None,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._client = client
+        self._pool = pool
+        self._sign = sign
+        self._clock_ns = clock_ns
+        self._session_id: int | None = None
+        self._signed_ns = clock_ns()
+
+    def seek(self, place: int) -> bool:
+        """Send a sign of life if it is time for one; whether nobody waits at this place any more,
+        as far as can be known."""
+        if self._client.is_gone():
+            return True
+        if self._sign is None:
+            return False  # a second response would be one too many
+        if self._pool.abandoned[place] == self._session_id:
+            return True
+        if self._clock_ns() - self._signed_ns >= SIGN_NS:
+            if self._session_id is None:
+                self._session_id = self._pool.new_session_id()
+            self._client.send(self._sign(place, self._session_id), last=False)
+            self._signed_ns = self._clock_ns()
+        return False

@@ -1,21 +1,166 @@
-"""From what a client asked for to what a session decodes."""
+"""From what a client asked for to what a session decodes.
+
+Our own engines do everything that the wire can say. TensorRT-LLM's runtime does not honour some
+parameters beside candidates, and some not at all: settings say whether such a request is decoded
+without speculation or refused.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import secrets
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache import ANY, MAX_END_IDS, SlotRequest, digest_of
-from card.constraints import Guide
+from card.cache import ANY, MAX_END_IDS, NO_SALT, SALT_BYTES, SlotRequest, digest_of
+from card.constraints import GUIDE_TYPES, Guide
+from card.engines.tensorrt_llm.support import installed_version, obstacles
 from card.sampling import SamplingParameters
-from card.serving.requests.admission import Admission
-from card.serving.requests.derived import guide_of, output_budget, salt_of
-from card.serving.requests.refusal import Refusal, invalid
+from card.serving.requests.refusal import Refusal, invalid, missing
 from card.serving.requests.vocabulary import Vocabulary
 from card.serving.requests.wire import GenerateRequest
-from card.settings import Settings
+from card.settings import LimitSettings, Settings
+from card.speculation.acceptance import RULES
+from card.speculation.drafters.remote import REMOTE
+from card.speculation.pacing import PACINGS, PLAIN
+
+
+def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSettings) -> int:
+    """How many tokens the request may generate after a prompt of so many tokens.
+
+    Raises `Refusal` when the prompt is too long or leaves less room than `max_tokens` asks for.
+    """
+    field_name = "input_ids" if request.input_ids else "text_input"
+    if not 1 <= prompt_tokens <= limits.prompt_tokens:
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            f"{field_name} is {prompt_tokens} tokens long; it must be 1 to {limits.prompt_tokens} "
+            "(limits.prompt_tokens)",
+        )
+    room = limits.context_tokens - prompt_tokens
+    if request.max_tokens is None:
+        return min(limits.default_max_tokens, room)
+    if request.max_tokens > room:
+        raise invalid(
+            "max_tokens",
+            request.max_tokens,
+            f"at most {room} after a prompt of {prompt_tokens} tokens "
+            f"(limits.context_tokens is {limits.context_tokens})",
+        )
+    return request.max_tokens
+
+
+def salt_of(request: GenerateRequest) -> bytes:
+    """Who may be told of the text, [SALT_BYTES]; `NO_SALT` also where nothing of it is kept."""
+    if request.skip_reading_prefix_cache or not request.cache_salt:
+        return NO_SALT
+    return hashlib.blake2b(request.cache_salt.encode(), digest_size=SALT_BYTES).digest()
+
+
+def guide_of(request: GenerateRequest) -> Guide | None:
+    """What guides the text; None: nothing does.
+
+    Raises `Refusal` when kind and guide do not belong together.
+    """
+    kind, text = request.guided_decoding_guide_type, request.guided_decoding_guide
+    if not kind:
+        if text:
+            raise missing("guided_decoding_guide_type", f"one of {', '.join(GUIDE_TYPES)}")
+        return None
+    if kind == "json":
+        if text:
+            raise invalid(
+                "guided_decoding_guide",
+                text,
+                "absent, since json is any JSON; send a schema as json_schema",
+            )
+    elif not text:
+        raise missing("guided_decoding_guide", f"what {kind} stands for")
+    return Guide(kind, text)
+
+
+class Admission:
+    """Raises `EngineError` if the target's engine is not installed."""
+
+    def __init__(
+        self, settings: Settings, installed: Callable[[], str] = installed_version
+    ) -> None:
+        """`installed` tells the version of TensorRT-LLM."""
+        self._settings = settings
+        self._policy = settings.target.tensorrt_llm.unproven_parameters
+        self._version = None
+        if settings.engine_of(settings.target) == "tensorrt_llm":
+            self._version = installed()
+
+    def drafter(self, request: GenerateRequest) -> str | None:
+        """Who makes candidates: a device, or what is loaded and not forbidden; None: nobody. Raises
+        `Refusal` naming what is loaded."""
+        loaded = [self._settings.drafter]
+        if self._version is None and self._settings.proposals not in loaded:
+            loaded.append(self._settings.proposals)
+        named, forbidden = request.drafter, request.forbidden_drafter
+        for field, name in (("drafter", named), ("forbidden_drafter", forbidden)):
+            if name not in (None, *loaded):
+                are = "is" if len(loaded) == 1 else "are"
+                raise invalid(field, name, f"{' or '.join(loaded)}, which {are} loaded")
+        if request.draft_key is not None:
+            if named is not None:
+                raise invalid("drafter", named, "absent beside draft_key, for a device drafts")
+            return REMOTE
+        if forbidden is not None and forbidden == named:
+            raise invalid("forbidden_drafter", forbidden, "another one than drafter")
+        return named or next((name for name in loaded if name != forbidden), None)
+
+    def proposes(self, request: GenerateRequest) -> bool:
+        """Whether the target may add candidates by itself."""
+        return request.forbidden_drafter != self._settings.proposals
+
+    def acceptance(self, request: GenerateRequest) -> str:
+        """What makes a candidate final. Raises `Refusal` naming the rules that are allowed."""
+        speculation = self._settings.speculation
+        wanted = request.acceptance or speculation.acceptance
+        allowed = [speculation.acceptance]
+        if self._version is None:
+            lossless = [name for name, rule in RULES.items() if rule.lossless]
+            allowed = [*lossless, *speculation.lossy_acceptance]
+        if wanted not in allowed:
+            raise invalid(
+                "acceptance", wanted, f"one of {', '.join(allowed)} (speculation.lossy_acceptance)"
+            )
+        return wanted
+
+    def decoding(
+        self,
+        request: GenerateRequest,
+        parameters: SamplingParameters,
+        wanted: str,
+        drafter: str | None,
+    ) -> str:
+        """How the request is decoded if `wanted` is what it or the settings ask for, and `drafter`
+        makes its candidates. Raises `Refusal` naming what the engine cannot do."""
+        if drafter is None:
+            wanted = PLAIN
+        if self._version is None:
+            return wanted
+        if PACINGS[wanted].waits:
+            allowed = " or ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
+            raise invalid("decoding", wanted, f"{allowed}: TensorRT-LLM's loop waits for no draft")
+        for obstacle in obstacles(
+            parameters,
+            seeded=request.seed is not None,
+            log_probabilities=request.return_log_probs,
+            guided=bool(request.guided_decoding_guide_type),
+            version=self._version,
+            likeliest=request.top_log_probs,
+            prompt_log_probabilities=request.return_prompt_log_probs,
+        ):
+            if obstacle.ignored or self._policy == "refuse":
+                raise invalid(obstacle.field, getattr(request, obstacle.field), obstacle.allowed)
+            wanted = PLAIN
+        return wanted
+
 
 NO_END_ID = -1
 """As `end_id`: the text goes on until it has `max_tokens`."""

@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 from card.cache import SlotCounters
-from card.serving.requests.delta import FINISH_REASONS, SIGN_NS, Delta, Numbers
-from card.serving.requests.details import ScoredToken, details_json
+from card.serving.requests.delta import (
+    FINISH_REASONS,
+    SIGN_NS,
+    Delta,
+    Numbers,
+    ScoredToken,
+    details_json,
+)
 from card.serving.requests.trace import Event
 from card.serving.requests.wire import GenerateRequest
 from card.text import Detokenizer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from card.cache import CardSlot, Step, Tree
-from card.serving.requests.details import finite
+from card.serving.requests.delta import finite
 
 MOST_NODES = 128
 """Of a tree that are told: the first ones, which hang together."""
@@ -18,7 +18,7 @@ Event = dict[str, Any]
 
 
 class Trace:
-    """Looks at a session's slot and tells what is new as JSON (`card.serving.requests.details`).
+    """Looks at a session's slot and tells what is new as JSON (`card.serving.requests.delta`).
 
     prompt_tokens  of the session: all places are told as tokens of its text
     began_ns       when the session began; times are told since then

@@ -24,10 +24,10 @@ from card.serving.found_pool import FoundPool
 from card.serving.geometry import pool_geometry
 from card.serving.requests.allowed import Bounds
 from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta
-from card.serving.requests.derived import output_budget
 from card.serving.requests.parsing import check_shapes, parse
 from card.serving.requests.refusal import Refusal, passed_on, queue_full
 from card.serving.requests.sessions import deadline_exceeded
+from card.serving.requests.slot_request import output_budget
 from card.serving.requests.unary import UnaryRequest, arrays_for_card, gathered, token_outputs
 from card.serving.requests.vocabulary import Vocabulary, vocabulary_size
 from card.serving.supervision.load_failure import announced

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from card.sampling import SamplingParameters
-from card.serving.requests.admission import Admission
 from card.serving.requests.refusal import Refusal
+from card.serving.requests.slot_request import Admission
 from card.serving.requests.wire import GenerateRequest
 from card.settings import Settings
 

@@ -8,9 +8,8 @@ import pytest
 from follower_double import Scene, comes_true
 
 from card.cache import Finish, Pool, SlotState
-from card.serving.requests.follower import TICK_S
+from card.serving.requests.follower import TICK_S, Listener
 from card.serving.requests.gathering import Gathering
-from card.serving.requests.listening import Listener
 from card.settings import ServingSettings
 
 

@@ -15,8 +15,7 @@ from serving_double import HandPlayedTarget, slot_request
 from card.cache import Finish, Pool, SlotState
 from card.serving.requests.delta import SIGN_NS, Delta, Numbers
 from card.serving.requests.refusal import Refusal
-from card.serving.requests.sessions import Session, Sessions
-from card.serving.requests.waiting import WaitingClient
+from card.serving.requests.sessions import Session, Sessions, WaitingClient
 
 
 def sessions_of(pool: Pool, timeout_s: float = 30.0) -> Sessions:

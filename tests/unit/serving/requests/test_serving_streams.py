@@ -16,8 +16,7 @@ from tokenizers import Tokenizer
 
 from card.cache import SlotCounters
 from card.serving.requests.allowed import Bounds
-from card.serving.requests.delta import FINISH_REASONS, SIGN_NS, Delta, Numbers
-from card.serving.requests.details import ScoredToken
+from card.serving.requests.delta import FINISH_REASONS, SIGN_NS, Delta, Numbers, ScoredToken
 from card.serving.requests.parsing import parse
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.streams import Stream
