@@ -27,7 +27,7 @@ from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.loading import load_engine
 from card.settings import Settings, load_settings
-from card.speculation.drafters.growth.children import noise_for, ranking_of
+from card.speculation.drafters.growth.frontier import noise_for, ranking_of
 
 OPTIONS = EngineOptions(context=400, sessions=1, dtype="float32", threads=2, row_multiple=4)
 

@@ -14,7 +14,7 @@ from card.engines.shared_ids import SharedIds
 from card.engines.torch.engine import TorchEngine
 from card.engines.vocabulary import SharedVocabulary
 from card.sampling import SamplingParameters
-from card.speculation.drafters.growth.children import (
+from card.speculation.drafters.growth.frontier import (
     Child,
     noise_for,
     ranked_children,

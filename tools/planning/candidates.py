@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from card.cache import ROOT
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
-from card.speculation.drafters.growth.children import Child
+from card.speculation.drafters.growth.frontier import Child
 from card.speculation.ngram import JUDGED
-from card.speculation.score import score_exponent
-from card.speculation.tree import GrowingTree, Nodes
+from card.speculation.tree import GrowingTree, Nodes, score_exponent
 from planning.acceptance import ABSENT, MISSED, RIGHT, Foresight, TextRecord
 from planning.errors import PlanError
 

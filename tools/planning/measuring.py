@@ -14,15 +14,14 @@ from bench.prompts import Prompt
 from card.cache import NO_SALT, Candidates
 from card.engines import Engine, SequenceTokens
 from card.sampling import History, SamplingParameters, sample
-from card.speculation.drafters.growth.children import (
+from card.speculation.drafters.growth.frontier import (
     Child,
     noise_for,
     ranked_children,
     ranking_of,
     worthwhile_children,
 )
-from card.speculation.ngram import JUDGED, NgramProposer
-from card.speculation.ngram_memory import NgramMemory
+from card.speculation.ngram import JUDGED, NgramMemory, NgramProposer
 from planning.acceptance import (
     ABSENT,
     CONFIDENCE,

@@ -196,7 +196,7 @@ def descend(tree: Tree, node: int, committed: Sequence[int]) -> int | None:
 def best_chain(tree: Tree, node: int, limit: int, exponent: float = 1.0) -> Candidates:
     """The path of at most `limit` tokens below `node` with the most accepted ones to be expected.
 
-    exponent  log-probabilities times this are the tree's scores (`card.speculation.score`)
+    exponent  log-probabilities times this are the tree's scores (`card.speculation.tree`)
 
     Following the likeliest child step by step can walk into a short branch; the expected number
     of accepted tokens of a path is the sum of its nodes' path probabilities, so that is maximised.

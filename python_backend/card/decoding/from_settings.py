@@ -8,8 +8,8 @@ from card.engines import Engine, EngineError
 from card.settings import Settings
 from card.speculation.acceptance import RULES, AcceptanceConfig, AcceptanceRule
 from card.speculation.control import CHOOSES_ROWS, CONTROLLERS, ControlConfig, Controller
+from card.speculation.ngram import NgramMemory
 from card.speculation.ngram_file import NgramFileError, read_table
-from card.speculation.ngram_memory import NgramMemory
 
 
 def acceptance_rules(settings: Settings) -> dict[str, AcceptanceRule]:

@@ -23,7 +23,7 @@ from card.sampling import InvalidLogitsError
 from card.settings import Settings
 from card.speculation.acceptance import VerifyResult
 from card.speculation.control import Outcome, Plan, Share
-from card.speculation.ngram_memory import NgramMemory
+from card.speculation.ngram import NgramMemory
 from card.speculation.sources import make_sources
 
 log = logging.getLogger(__name__)

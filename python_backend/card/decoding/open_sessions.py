@@ -9,7 +9,7 @@ from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSl
 from card.constraints.compiler import Constraint, GuideCompiler
 from card.decoding.session import TargetSession
 from card.engines import Engine
-from card.speculation.ngram_memory import NgramMemory
+from card.speculation.ngram import NgramMemory
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Protocol
 
-from card.cache import LEAST_CHANCE, ROOT, Candidates
+from card.cache import LEAST_CHANCE, NO_SALT, ROOT, Candidates
 
 LONGEST_CONTEXT = 5
 """Tokens of context compared at most; shorter contexts are tried when longer ones are new."""
@@ -286,3 +286,33 @@ def _extended(end: Sequence[Context], token: int) -> list[Context]:
     further = [(*context, token) for context in end[1 - LONGEST_CONTEXT :]]
     further.append((token,))
     return further
+
+
+MOST_TABLES = 64
+"""Salts whose tables are kept; that of the least recently served one goes."""
+
+
+class NgramMemory:
+    """Makes the proposer of every session.
+
+    shares  whether the texts with one salt share a table; no two salts ever do, and texts without
+            one tell nobody anything
+    frozen  a table for everybody
+    """
+
+    def __init__(self, *, shares: bool = False, frozen: Followers | None = None) -> None:
+        self._shares = shares
+        self._frozen = frozen
+        self._tables: OrderedDict[bytes, FollowerTable] = OrderedDict()
+
+    def proposer(self, salt: bytes) -> NgramProposer:
+        return NgramProposer(self._table(salt), self._frozen, OWN_RATES)
+
+    def _table(self, salt: bytes) -> FollowerTable | None:
+        if not self._shares or salt == NO_SALT:
+            return None
+        table = self._tables.setdefault(salt, FollowerTable())
+        self._tables.move_to_end(salt)
+        if len(self._tables) > MOST_TABLES:
+            self._tables.popitem(last=False)
+        return table

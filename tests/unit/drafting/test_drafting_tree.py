@@ -12,8 +12,8 @@ from one_process import OneProcess, autoregressive, request_of, settings_of
 
 from card.cache import ROOT
 from card.engines.row_costs import CostCurve
+from card.speculation.drafters.draft_pass import worthwhile
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
-from card.speculation.drafters.growth.expansion import worthwhile
 from card.speculation.tree import GrowingTree, Nodes
 
 Path = tuple[int, ...]

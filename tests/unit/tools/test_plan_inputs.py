@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from bench.prompts import Prompt
 from bench.systems import SYSTEMS
+from card.speculation.ngram import NgramMemory
 from card.speculation.ngram_file import table_of
-from card.speculation.ngram_memory import NgramMemory
 from planning import checking
 from planning.acceptance import Likeness, Profile, weights_hash
 from planning.candidates import Text

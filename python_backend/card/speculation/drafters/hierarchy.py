@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import PositionNoise
-from card.speculation.drafters.growth.children import noise_for, ranked_children, ranking_of
+from card.speculation.drafters.growth.frontier import noise_for, ranked_children, ranking_of
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.drafters.tree import (
-    Plan,
+    DraftPlan,
     TreeDrafter,
     close_and_keep,
     open_behind_kept,
@@ -60,13 +60,13 @@ class HierarchyDrafter(TreeDrafter):
             for session, nodes in zip(sessions, super().propose(sessions), strict=True)
         ]
 
-    def _proposed(self, planned: Sequence[tuple[DraftedSession, Plan]]) -> list[list[int]]:
+    def _proposed(self, planned: Sequence[tuple[DraftedSession, DraftPlan]]) -> list[list[int]]:
         """The parcels of the small draft."""
         parcels = []
         for session, plan in planned:
-            branches = self._branches[session.number]
+            drafted = self._trees[session.number]
             most = min(plan.proposals, session.tree.capacity - 1 - len(plan.behind))
-            parcels.append(Parcel(session, branches.proposer, plan.behind, most, plan.chunk))
+            parcels.append(Parcel(session, drafted.proposer, plan.behind, most, plan.chunk))
         self._small.fill(parcels)
         return [parcel.tokens for parcel in parcels]
 

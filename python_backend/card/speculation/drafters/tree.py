@@ -13,34 +13,33 @@ from card.cache import ANY, ROOT
 from card.engines import Engine, Logits, Ranking, SequenceTokens
 from card.engines.options import DRAFT_ROWS
 from card.engines.row_costs import CostCurve
-from card.speculation.drafters.branches import Branches
-from card.speculation.drafters.chain import Chain
-from card.speculation.drafters.growth import GROWTHS
-from card.speculation.drafters.growth.children import (
-    Masks,
-    noise_for,
-    ranked_children,
-    ranking_of,
-)
-from card.speculation.drafters.growth.expansion import (
+from card.speculation.drafters.draft_chain import DraftChain
+from card.speculation.drafters.draft_pass import (
     Chosen,
+    DraftedTree,
     Expansion,
     Limits,
     choose_nodes,
     nodes_of,
 )
+from card.speculation.drafters.growth import GROWTHS
+from card.speculation.drafters.growth.frontier import (
+    Masks,
+    noise_for,
+    ranked_children,
+    ranking_of,
+)
 from card.speculation.drafters.growth.masks import masks_of
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.ngram import NgramProposer
-from card.speculation.score import score_exponent
-from card.speculation.tree import Nodes, ReRoot
+from card.speculation.tree import Nodes, ReRoot, score_exponent
 
 LONGEST_COMMIT = 16
 """As many tokens as a step of the target seldom exceeds: text that the KV cache lacks beyond that
 is read like a prompt."""
 
 
-class Plan(NamedTuple):
+class DraftPlan(NamedTuple):
     """What one session puts into a pass, before anything is proposed.
 
     text    tokens of the text that the KV cache lacks; they come first
@@ -63,7 +62,7 @@ class Plan(NamedTuple):
         return 0 if self.chosen is None else self.chosen.proposals
 
 
-class _Pass(NamedTuple):
+class DraftPass(NamedTuple):
     """What one session puts into a pass.
 
     text       tokens of the text that come first in `rows`
@@ -92,28 +91,28 @@ class TreeDrafter:
     def __init__(self, model: Engine, config: DraftConfig) -> None:
         self._engine = model
         self._config = config
-        self._branches: dict[int, Branches] = {}
+        self._trees: dict[int, DraftedTree] = {}
         self._shares: dict[int, tuple[int, int, CostCurve]] = {}
 
     def open(self, session: DraftedSession) -> None:
         noise = noise_for(session.request.parameters, self._engine)
         named, config = session.request.growth, self._config
         frontier = GROWTHS[config.growth if named == ANY else named](config.growth_config)
-        branches = Branches(open_behind_kept(self._engine, session), noise, frontier)
+        drafted = DraftedTree(open_behind_kept(self._engine, session), noise, frontier)
         noise.forget(len(session.tokens))
-        self._branches[session.number] = branches
+        self._trees[session.number] = drafted
 
     def close(self, session: DraftedSession) -> None:
-        close_and_keep(self._engine, self._branches.pop(session.number).engine_session, session)
+        close_and_keep(self._engine, self._trees.pop(session.number).engine_session, session)
 
     # --- correct ------------------------------------------------------------------------------
 
     def commit(self, session: DraftedSession, re_root: ReRoot) -> None:
         """The KV entries of the committed path join the prefix, those of surviving nodes stay."""
-        branches = self._branches[session.number]
-        confirmed, surviving = branches.re_root(session.tree, re_root)
-        self._engine.commit_kv(branches.engine_session, confirmed, surviving)
-        branches.noise.forget(len(session.tokens))
+        drafted = self._trees[session.number]
+        confirmed, surviving = drafted.re_root(session.tree, re_root)
+        self._engine.commit_kv(drafted.engine_session, confirmed, surviving)
+        drafted.noise.forget(len(session.tokens))
 
     # --- grow ---------------------------------------------------------------------------------
 
@@ -138,10 +137,10 @@ class TreeDrafter:
             for session, planned in zip(sessions, passes, strict=True)
         ]
 
-    def _proposed(self, planned: Sequence[tuple[DraftedSession, Plan]]) -> list[list[int]]:
+    def _proposed(self, planned: Sequence[tuple[DraftedSession, DraftPlan]]) -> list[list[int]]:
         """What each session adds to its pass, in a chain: n-grams."""
         return [
-            self._branches[session.number].proposer.propose(plan.behind, plan.proposals)
+            self._trees[session.number].proposer.propose(plan.behind, plan.proposals)
             for session, plan in planned
         ]
 
@@ -159,59 +158,59 @@ class TreeDrafter:
 
     def _reads_prompt(self, session: DraftedSession) -> bool:
         """Whether the KV cache lacks more than the target commits in a step."""
-        known = self._engine.length(self._branches[session.number].engine_session)
+        known = self._engine.length(self._trees[session.number].engine_session)
         return len(session.tokens) - known > LONGEST_COMMIT
 
     def _plan(
         self, session: DraftedSession, chunk: int, sharing: int, *, is_chain: bool = False
-    ) -> Plan | None:
+    ) -> DraftPlan | None:
         """What to forward for one of `sharing` sessions, or first for a chain of passes; None:
         nothing can be expanded."""
         width, proposals, curve = (1, 0, CostCurve({})) if is_chain else self._share(sharing)
-        branches = self._branches[session.number]
+        drafted = self._trees[session.number]
         depth = min(self._config.depth, session.tokens_left)
-        known = self._engine.length(branches.engine_session)
+        known = self._engine.length(drafted.engine_session)
         if known < len(session.tokens):
-            return self._text_plan(session, branches, known, chunk, min(proposals, depth - 1))
-        _follow_text(branches.proposer, session.tokens, len(session.tokens))
+            return self._text_plan(session, drafted, known, chunk, min(proposals, depth - 1))
+        _follow_text(drafted.proposer, session.tokens, len(session.tokens))
         tree = session.tree
-        room = tree.capacity - max(len(tree), branches.pending)
+        room = tree.capacity - max(len(tree), drafted.pending)
         exponent = score_exponent(greedy=session.request.parameters.is_greedy)
         proposals = min(proposals, self.most_proposals)
         limits = Limits(width, proposals, depth, room, curve, exponent)
-        chosen = choose_nodes(branches.view(session, tree), branches.frontier, limits)
-        return None if chosen is None else Plan((), chunk, chosen)
+        chosen = choose_nodes(drafted.view(session, tree), drafted.frontier, limits)
+        return None if chosen is None else DraftPlan((), chunk, chosen)
 
     def _text_plan(
-        self, session: DraftedSession, branches: Branches, known: int, chunk: int, proposals: int
-    ) -> Plan:
+        self, session: DraftedSession, drafted: DraftedTree, known: int, chunk: int, proposals: int
+    ) -> DraftPlan:
         """Text the KV cache lacks; behind its end, as far as the chunk has room, proposals."""
         missing = session.tokens[known : known + chunk]
         end = known + len(missing)
-        _follow_text(branches.proposer, session.tokens, end)
+        _follow_text(drafted.proposer, session.tokens, end)
         if end < len(session.tokens):
-            return Plan(missing, chunk)
+            return DraftPlan(missing, chunk)
         most = max(0, min(proposals, chunk - len(missing)))
-        return Plan(missing, chunk, Chosen([ROOT], proposals=most))
+        return DraftPlan(missing, chunk, Chosen([ROOT], proposals=most))
 
-    def _pass(self, session: DraftedSession, plan: Plan, proposed: Sequence[int]) -> _Pass:
+    def _pass(self, session: DraftedSession, plan: DraftPlan, proposed: Sequence[int]) -> DraftPass:
         """The rows of a plan and of a chain of proposals."""
-        branches, text = self._branches[session.number], plan.text
+        drafted, text = self._trees[session.number], plan.text
         if plan.chosen is None:
-            return _Pass(SequenceTokens(branches.engine_session, text, logits=0), len(text))
+            return DraftPass(SequenceTokens(drafted.engine_session, text, logits=0), len(text))
         expansion = plan.chosen.with_proposals(proposed)
-        positions, masks, ranking = self._ranking(session, branches, expansion)
+        positions, masks, ranking = self._ranking(session, drafted, expansion)
         if text:
             rows = SequenceTokens(
-                branches.engine_session,
+                drafted.engine_session,
                 [*text, *proposed],
                 logits=len(expansion),
                 ranking=ranking,
             )
         else:
-            tokens, parents = expansion.tree_rows(session.tree, branches.entry, branches.pending)
-            rows = SequenceTokens(branches.engine_session, tokens, parents, ranking=ranking)
-        return _Pass(rows, len(text), expansion, positions, masks)
+            tokens, parents = expansion.tree_rows(session.tree, drafted.entry, drafted.pending)
+            rows = SequenceTokens(drafted.engine_session, tokens, parents, ranking=ranking)
+        return DraftPass(rows, len(text), expansion, positions, masks)
 
     def _share(self, sessions: int) -> tuple[int, int, CostCurve]:
         """Width, proposals and costs of one of `sessions`: they share the rows of a pass."""
@@ -225,7 +224,7 @@ class TreeDrafter:
         return self._shares[sessions]
 
     def _ranking(
-        self, session: DraftedSession, branches: Branches, expansion: Expansion
+        self, session: DraftedSession, drafted: DraftedTree, expansion: Expansion
     ) -> tuple[list[int], Masks | None, Ranking]:
         """Positions of the children of every row, which of them the guide allows, and what to ask
         the engine."""
@@ -236,32 +235,32 @@ class TreeDrafter:
             first = len(session.tokens) + 1
             positions = [first + depth for depth in expansion.depths(session.tree)]
         masks = masks_of(session.constraint, expansion, session.tree)
-        return positions, masks, ranking_of(positions, parameters, branches.noise, masks)
+        return positions, masks, ranking_of(positions, parameters, drafted.noise, masks)
 
-    def _grow(self, session: DraftedSession, planned: _Pass, logits: Logits) -> Nodes:
+    def _grow(self, session: DraftedSession, planned: DraftPass, logits: Logits) -> Nodes:
         """The best children of the forwarded rows."""
-        branches, expansion = self._branches[session.number], planned.expansion
+        drafted, expansion = self._trees[session.number], planned.expansion
         if expansion is None:
-            self._engine.commit_kv(branches.engine_session, range(planned.text))
+            self._engine.commit_kv(drafted.engine_session, range(planned.text))
             return Nodes(passes=0)
-        frontier, tree = branches.frontier, session.tree
+        frontier, tree = drafted.frontier, session.tree
         ranked = ranked_children(
             logits, planned.positions, session.request.parameters, planned.masks
         )
         depths = expansion.depths(tree)
         children = [frontier.hang(*pair) for pair in zip(ranked, depths, strict=True)]
         found, ranks, rows = nodes_of(expansion, children, tree, copied=frontier.shares)
-        branches.add(tree, found.parents, ranks)
+        drafted.add(tree, found.parents, ranks)
         if planned.text:  # whose end is the first row
-            right = branches.expand_behind_text(rows[1:])
+            right = drafted.expand_behind_text(rows[1:])
             self._engine.commit_kv(
-                branches.engine_session,
+                drafted.engine_session,
                 range(planned.text),
                 [planned.text + index for index in right],
             )
         else:
-            branches.expand(rows)
-        return self._with_copies(session, branches, found) if frontier.shares else found
+            drafted.expand(rows)
+        return self._with_copies(session, drafted, found) if frontier.shares else found
 
     # --- grow in a chain of passes ------------------------------------------------------------
 
@@ -269,7 +268,7 @@ class TreeDrafter:
         """Whether passes may follow one another before anybody looks at what they gave."""
         if session.passes <= 1 or session.constraint is not None:
             return False
-        frontier = self._branches[session.number].frontier
+        frontier = self._trees[session.number].frontier
         return self.runs_ahead and frontier.runs_ahead and self._engine.runs_ahead
 
     def _propose_chain(self, session: DraftedSession) -> Nodes | None:
@@ -279,13 +278,13 @@ class TreeDrafter:
         plan = self._plan(session, chunk, 1, is_chain=True)
         if plan is None:
             return None
-        branches = self._branches[session.number]
+        drafted = self._trees[session.number]
         if plan.chosen is None:
             planned = self._pass(session, plan, [])
             return self._grow(session, planned, self._engine.forward([planned.rows])[0])
-        chain = Chain(session, branches, plan.text, plan.chosen.nodes[0])
+        chain = DraftChain(session, drafted, plan.text, plan.chosen.nodes[0])
         depth = min(self._config.depth, session.tokens_left)
-        room = session.tree.capacity - max(len(session.tree), branches.pending)
+        room = session.tree.capacity - max(len(session.tree), drafted.pending)
         passes = min(session.passes, depth - 1 - chain.depth, room)
         rankings = chain.rankings(max(1, passes))  # behind a text that is whole, none is of use
         rows = chain.rows(rankings[0])
@@ -294,12 +293,12 @@ class TreeDrafter:
         chain.keep(self._engine, expanded)
         return nodes
 
-    def _with_copies(self, session: DraftedSession, branches: Branches, found: Nodes) -> Nodes:
+    def _with_copies(self, session: DraftedSession, drafted: DraftedTree, found: Nodes) -> Nodes:
         """With what nodes share, behind the nodes found by the pass."""
         grown = session.tree.with_nodes(found)
         depth = min(self._config.depth, session.tokens_left)
-        copies, ranks = branches.frontier.copies(branches.view(session, grown), depth)
-        branches.add(grown, copies.parents, ranks)
+        copies, ranks = drafted.frontier.copies(drafted.view(session, grown), depth)
+        drafted.add(grown, copies.parents, ranks)
         return Nodes(
             [*found.tokens, *copies.tokens],
             [*found.parents, *copies.parents],

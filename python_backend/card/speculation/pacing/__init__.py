@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from card.speculation.pacing.auto import Auto
 from card.speculation.pacing.autoregressive import Autoregressive
 from card.speculation.pacing.branch import Branch
-from card.speculation.pacing.card import Card
+from card.speculation.pacing.card import Auto, Card
 from card.speculation.pacing.draft_then_verify import DraftThenVerify
 from card.speculation.pacing.interface import Pacing, Progress
 from card.speculation.pacing.pearl import Pearl

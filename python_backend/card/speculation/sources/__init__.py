@@ -5,8 +5,7 @@ from __future__ import annotations
 from card.speculation.sources.interface import QueriedSession, Source
 from card.speculation.sources.ngram import NgramSource
 from card.speculation.sources.phrases import PhraseSource
-from card.speculation.sources.shapes import SHAPES
-from card.speculation.sources.tree import TreeSource, chain_ahead
+from card.speculation.sources.tree import SHAPES, TreeSource, chain_ahead
 
 __all__ = [
     "SHAPES",

@@ -1,4 +1,7 @@
-"""The query of CARD: the likeliest continuation in the draft's tree (arXiv 2508.04462, §3)."""
+"""The query of CARD: the likeliest continuation in the draft's tree (arXiv 2508.04462, §3).
+
+`SHAPES` says what a query takes: the best chain, or the best subtree.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,46 @@ from card.cache import (
     Candidates,
     Tree,
     best_chain,
+    best_subtree,
     descend,
     follow,
 )
-from card.speculation.score import ranked_below, score_exponent
 from card.speculation.sources.interface import QueriedSession, Source
-from card.speculation.sources.shapes import SHAPES
+from card.speculation.tree import ranked_below, score_exponent
+
+
+class Shape:
+    """Chooses candidates below a node of a tree.
+
+    is_chain  it takes one path
+    """
+
+    is_chain: ClassVar[bool] = False
+
+    def take(self, tree: Tree, node: int, limit: int, branches: int, exponent: float) -> Candidates:
+        """At most `limit` candidates on at most `branches` paths. The scores are ranks, which
+        were sharpened by `exponent`."""
+        raise NotImplementedError
+
+
+class Chain(Shape):
+    """The path of which most is to be expected."""
+
+    is_chain = True
+
+    def take(self, tree: Tree, node: int, limit: int, branches: int, exponent: float) -> Candidates:
+        return best_chain(tree, node, limit, exponent)
+
+
+class Subtree(Shape):
+    """The likeliest nodes."""
+
+    def take(self, tree: Tree, node: int, limit: int, branches: int, exponent: float) -> Candidates:
+        return best_subtree(tree, node, limit, branches, exponent)
+
+
+SHAPES: dict[str, Shape] = {"chain": Chain(), "subtree": Subtree()}
+"""By the value of the setting `speculation.query`."""
 
 
 class TreeSource(Source):

@@ -1,8 +1,7 @@
 """In which order a tree grows, by the value of the setting `speculation.growth`.
 
-`frontier`   the seam of a rule, and one file for each
-`expansion`  the rows of one pass: those nodes, and n-gram proposals behind them
-`children`   what hangs below each row, scored as the target will choose
+`frontier`  what every rule implements, and the children of a row, scored as the target will choose;
+            each rule is one file beside it
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 
 from card.cache import ROOT
-from card.speculation.drafters.growth.children import Child
-from card.speculation.drafters.growth.frontier import Frontier, TreeView, end_of
+from card.speculation.drafters.growth.frontier import Child, Frontier, TreeView, end_of
 
 
 class Branch(Frontier):

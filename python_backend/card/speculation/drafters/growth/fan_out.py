@@ -11,8 +11,7 @@ everywhere. Where one of them comes, its chain stays when the target commits.
 from __future__ import annotations
 
 from card.cache import ROOT
-from card.speculation.drafters.growth.children import Child
-from card.speculation.drafters.growth.frontier import Frontier, TreeView, end_of
+from card.speculation.drafters.growth.frontier import Child, Frontier, TreeView, end_of
 
 
 class FanOut(Frontier):

@@ -1,14 +1,154 @@
-"""What a growth rule decides: which nodes of a tree are expanded next, what hangs below them."""
+"""A growth rule: which nodes of a tree are expanded next, and which children they get.
+
+Children are the best tokens of a forwarded row, under the noise that the target will choose with.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from card.cache import ROOT
-from card.speculation.drafters.growth.children import Child, worthwhile_children
-from card.speculation.tree import GrowingTree, Nodes
+from card.engines import Engine, Logits, Ranking
+from card.sampling import PositionNoise, SamplingParameters, biased, rank_candidates
+from card.speculation.tree import GrowingTree, Nodes, score_exponent, sharpened
+
+
+class Child(NamedTuple):
+    """One token below a row.
+
+    logprob  given the row, as the draft sees it
+    rank     `logprob` sharpened: what the tree grows by
+    """
+
+    token: int
+    logprob: float
+    rank: float
+
+
+Masks = Sequence[NDArray[np.bool_]]
+"""Which ids may be children of each row, [vocabulary] of every row."""
+
+_NEVER = np.float32(-1e30)
+"""Added to the logit of an id that may be no child: as good as impossible, and finite."""
+
+_KEPT = 8
+"""Children kept per row: the target's token is among the best 8 of a good draft in 99 of 100
+cases."""
+
+_FILTERED_AMONG = 64
+"""Likeliest ids per row among which top-k and top-p are judged before noise is added."""
+
+_COLDEST = 1e-6
+"""Temperatures below rank as this one does, and leave float32 room."""
+
+UNLIKELY = math.log(0.01)
+"""Children that rank below this are not worth a node; the best one is."""
+
+
+def noise_for(parameters: SamplingParameters, engine: Engine) -> PositionNoise:
+    """The target's noise and the request's bias, as `ranking_of` wants them for this draft."""
+    ids = engine.ranked_ids
+    drawn = not (parameters.is_greedy or parameters.filters)
+    bias = None
+    if parameters.logit_bias:
+        bias = biased(np.zeros(engine.vocabulary, np.float32), parameters)[ids]
+        bias /= np.float32(_temperature(parameters))
+    return PositionNoise(parameters.seed, ids, 1.0 if drawn else 0.0, bias)
+
+
+def ranking_of(
+    positions: list[int],
+    parameters: SamplingParameters,
+    noise: PositionNoise,
+    masks: Masks | None = None,
+) -> Ranking:
+    """What to ask the engine of rows whose children stand at `positions` (ignored if greedy).
+
+    With the target's own noise for all ids that it ranks the draft mostly ranks first what the
+    target will draw (Gumbel coupling, arXiv 2408.07978).
+
+    noise  of `noise_for`
+    masks  which ids may be children of each row; None: all of every row
+    """
+    adds = parameters.logit_bias or not (parameters.is_greedy or parameters.filters)
+    added = noise.rows(positions) if adds else None
+    keys = noise.keys(positions) if adds and masks is None else None
+    if masks is not None:
+        added = _masked(added, [mask[noise.ids] for mask in masks])
+    count = _FILTERED_AMONG if _is_filtered(parameters) else _KEPT
+    return Ranking(count, _temperature(parameters), added, keys)
+
+
+def _masked(added: Sequence[NDArray[np.float32]] | None, masks: Masks) -> list[NDArray[np.float32]]:
+    """What is added to each row's logits, so that the allowed ids alone are likely."""
+    if added is None:
+        return [np.where(mask, np.float32(0), _NEVER) for mask in masks]
+    return [np.where(mask, row, _NEVER) for row, mask in zip(added, masks, strict=True)]
+
+
+def worthwhile_children(found: list[Child]) -> list[Child]:
+    """Those of one row that are likely enough, the best one in any case."""
+    return [child for child in found if child.rank > UNLIKELY] or found[:1]
+
+
+def ranked_children(
+    logits: Logits,
+    positions: Sequence[int],
+    parameters: SamplingParameters,
+    masks: Masks | None = None,
+) -> list[list[Child]]:
+    """The children of every row, likeliest first.
+
+    logits     of rows that were forwarded with `ranking_of` the same other arguments
+    positions  of every row's children (ignored if greedy)
+    """
+    best: tuple[NDArray[np.int64], NDArray[np.floating[Any]]] = logits.best()
+    if _is_filtered(parameters):
+        best = _filtered(*logits.best(), positions, parameters)
+    exponent = score_exponent(greedy=parameters.is_greedy)
+    children = []
+    for tokens, values in zip(best[0].tolist(), best[1].tolist(), strict=True):
+        likely = [min(value, 0.0) for value in values]
+        children.append(list(map(Child, tokens, likely, sharpened(likely, exponent))))
+    if masks is None:
+        return children
+    return [
+        [child for child in row if mask[child.token]]
+        for row, mask in zip(children, masks, strict=True)
+    ]
+
+
+def _filtered(
+    ids: NDArray[np.int64],
+    log_probabilities: NDArray[np.float32],
+    positions: Sequence[int],
+    parameters: SamplingParameters,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The best ids [rows, kept] that top-k and top-p leave, and their log-probabilities."""
+    normalised = np.zeros(len(ids), np.float32)
+    places = np.array(positions, np.int64)
+    scores = rank_candidates(ids, log_probabilities, normalised, places, parameters)
+    scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :_KEPT]
+    return np.take_along_axis(ids, order, axis=1), np.take_along_axis(scores, order, axis=1)
+
+
+def _is_filtered(parameters: SamplingParameters) -> bool:
+    return not parameters.is_greedy and parameters.filters
+
+
+def _temperature(parameters: SamplingParameters) -> float:
+    """At which the engine ranks; filters look at the logits as they are."""
+    if _is_filtered(parameters) or parameters.is_greedy:
+        return 1.0
+    return max(parameters.temperature, _COLDEST)
+
 
 UNEXPANDED = -1
 """KV entry of a node whose token was never forwarded, so its children are unknown."""

@@ -15,8 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from card.cache import ROOT
-from card.speculation.drafters.growth.children import UNLIKELY
-from card.speculation.drafters.growth.frontier import UNEXPANDED, Frontier, TreeView
+from card.speculation.drafters.growth.frontier import UNEXPANDED, UNLIKELY, Frontier, TreeView
 from card.speculation.tree import Nodes
 
 Ending = tuple[int, ...]

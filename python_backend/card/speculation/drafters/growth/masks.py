@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from card.constraints import GuideError
 from card.constraints.compiler import Constraint
-from card.speculation.drafters.growth.children import Masks
-from card.speculation.drafters.growth.expansion import Expansion
+from card.speculation.drafters.draft_pass import Expansion
+from card.speculation.drafters.growth.frontier import Masks
 from card.speculation.tree import GrowingTree
 
 

@@ -7,8 +7,7 @@ a greedy text they are the k likeliest. Exact acceptance needs no rule of its ow
 
 from __future__ import annotations
 
-from card.speculation.drafters.growth.children import Child
-from card.speculation.drafters.growth.frontier import Frontier, TreeView
+from card.speculation.drafters.growth.frontier import Child, Frontier, TreeView
 
 
 class Sampled(Frontier):

@@ -1,5 +1,7 @@
-"""A chain of draft passes that follow one another without a look at what they give: each expands
-the likeliest child of the node that the one before expanded."""
+"""Draft passes that follow one another without a look at what they return.
+
+Each pass expands the likeliest child of the node that the pass before expanded.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from card.engines import Engine, Logits, Ranking, SequenceTokens
-from card.speculation.drafters.branches import Branches
-from card.speculation.drafters.growth.children import ranked_children, ranking_of
-from card.speculation.drafters.growth.expansion import NO_NODE, Expansion, nodes_of
+from card.speculation.drafters.draft_pass import NO_NODE, DraftedTree, Expansion, nodes_of
+from card.speculation.drafters.growth.frontier import ranked_children, ranking_of
 from card.speculation.drafters.interface import DraftedSession
 from card.speculation.tree import Nodes
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class DraftChain:
     """One session's passes, first to last.
 
     text   tokens of the text that the first pass reads; its end is expanded if there are any
@@ -23,7 +24,7 @@ class Chain:
     """
 
     session: DraftedSession
-    branches: Branches
+    drafted: DraftedTree
     text: Sequence[int]
     node: int
 
@@ -35,34 +36,34 @@ class Chain:
     @property
     def entry(self) -> int:
         """The pending KV entry that the last row of the first pass becomes."""
-        return len(self.text) - 1 if self.text else self.branches.pending
+        return len(self.text) - 1 if self.text else self.drafted.pending
 
     def rankings(self, passes: int) -> list[Ranking]:
         """What each of so many passes asks the engine."""
-        parameters, noise = self.session.request.parameters, self.branches.noise
+        parameters, noise = self.session.request.parameters, self.drafted.noise
         return [ranking_of([self._position(at)], parameters, noise) for at in range(passes)]
 
     def rows(self, ranking: Ranking) -> SequenceTokens:
         """What the first pass reads."""
-        branches = self.branches
+        drafted = self.drafted
         if self.text:
-            return SequenceTokens(branches.engine_session, self.text, logits=1, ranking=ranking)
+            return SequenceTokens(drafted.engine_session, self.text, logits=1, ranking=ranking)
         expansion = Expansion([self.node], [])
-        tokens, parents = expansion.tree_rows(self.session.tree, branches.entry, branches.pending)
-        return SequenceTokens(branches.engine_session, tokens, parents, ranking=ranking)
+        tokens, parents = expansion.tree_rows(self.session.tree, drafted.entry, drafted.pending)
+        return SequenceTokens(drafted.engine_session, tokens, parents, ranking=ranking)
 
     def grow(self, found: Sequence[Logits]) -> tuple[Nodes, list[int]]:
         """The best children of every node that was expanded, and those nodes: one a pass, `NO_NODE`
         where the tree had no room for it."""
-        branches, tree, expanded = self.branches, self.session.tree, [self.node]
+        drafted, tree, expanded = self.drafted, self.session.tree, [self.node]
         parameters = self.session.request.parameters
         tokens, parents, logprobs = list[int](), list[int](), list[float]()
         for at, logits in enumerate(found):
             (ranked,) = ranked_children(logits, [self._position(at)], parameters)
-            children = branches.frontier.hang(ranked, self.depth + at)
+            children = drafted.frontier.hang(ranked, self.depth + at)
             expansion = Expansion(expanded[-1:], [])
             nodes, ranks, _ = nodes_of(expansion, [children], tree, copied=False)
-            branches.add(tree, nodes.parents, ranks)
+            drafted.add(tree, nodes.parents, ranks)
             below = {token: node for node, token in enumerate(nodes.tokens, len(tree))}
             tree = tree.with_nodes(nodes)
             expanded.append(below.get(int(logits.best()[0][-1, 0]), NO_NODE))
@@ -73,13 +74,13 @@ class Chain:
 
     def keep(self, engine: Engine, expanded: Sequence[int]) -> None:
         """The KV entries of the text join the prefix, those of nodes stay."""
-        branches, text = self.branches, self.text
+        drafted, text = self.drafted, self.text
         if not text:
-            branches.expand(expanded)
+            drafted.expand(expanded)
             return
-        right = branches.expand_behind_text(expanded[1:])
+        right = drafted.expand_behind_text(expanded[1:])
         surviving = [len(text) + index for index in right]
-        engine.commit_kv(branches.engine_session, range(len(text)), surviving)
+        engine.commit_kv(drafted.engine_session, range(len(text)), surviving)
 
     def _position(self, at: int) -> int:
         """Where the children of a pass stand, counted from the first pass."""
