@@ -12,11 +12,14 @@ from card.settings.passed_through import check_one_door, not_of_the_guard, not_t
 from card.settings.section import OfWrongKindError, Section
 
 
-def _ipv4(address: str) -> str:
+def _address(text: str) -> str:
+    """The address in its shortest spelling; a zone (`fe80::1%eth0`) is refused."""
     try:
-        return str(ipaddress.IPv4Address(address))
+        if "%" in text:
+            raise ValueError
+        return str(ipaddress.ip_address(text))
     except ValueError:
-        raise OfWrongKindError("no IPv4 address") from None
+        raise OfWrongKindError("no IP address") from None
 
 
 class ServingSettings(Section):
@@ -24,15 +27,17 @@ class ServingSettings(Section):
 
     address: Annotated[
         str,
-        AfterValidator(_ipv4),
+        AfterValidator(_address),
         Field(
             json_schema_extra={
-                "form": "an IPv4 address of this machine, or 0.0.0.0 for all",
+                "form": "an IPv4 or IPv6 address without brackets",
                 "examples": ["127.0.0.1"],
             }
         ),
     ] = "127.0.0.1"
-    """IPv4 address to listen on; 0.0.0.0: all of this machine."""
+    """The one address on which every port listens, an IPv4 or an IPv6 address of this machine.
+    0.0.0.0: every IPv4 address. ``::``: every IPv4 and every IPv6 address (one dual-stack
+    socket for each port)."""
     http_port: Annotated[int, Field(ge=1, le=65535)] = 8000
     """Triton's, for requests and its own health."""
     grpc_port: Annotated[int, Field(ge=1, le=65535)] = 8001
@@ -82,6 +87,11 @@ class ServingSettings(Section):
         tuple[str, ...], AfterValidator(not_the_supervisors), Field(examples=[["--log-verbose=1"]])
     ] = ()
     """Further options for tritonserver, passed through (TLS, logging)."""
+
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether `address` is an IPv6 address; beside a port it then stands in brackets."""
+        return ":" in self.address
 
     @property
     def ports(self) -> dict[str, int]:

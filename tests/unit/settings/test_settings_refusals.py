@@ -79,7 +79,8 @@ BAD = [
     ("limits: {prompt_tokens: 1.5}", "limits.prompt_tokens", "1.5", "a whole number from 1 to"),
     ("limits: {queue_timeout_s: .nan}", "queue_timeout_s", "nan", "above 0 and of at most 3600"),
     ("serving: {flush_ms: .inf}", "serving.flush_ms", "inf", "a number from 0 to 1000"),
-    ("serving: {address: '::1'}", "serving.address", "'::1'", "an IPv4 address"),
+    ("serving: {address: '[::1]'}", "serving.address", "'[::1]'", "an IPv4 or IPv6 address"),
+    ("serving: {address: 'fe80::1%lo'}", "serving.address", "'fe80::1%lo'", "IPv6 address"),
     (
         "serving: {triton_arguments: ['--http-port=9']}",
         *("triton_arguments", "['--http-port=9']", "set serving.http_port"),
@@ -176,6 +177,17 @@ def test_fields_that_disagree_are_refused_by_name(write: Write, text: str, said:
     message = refusal(write(text))
     assert said in message
     assert "Value error" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "is_ipv6"),
+    [("0.0.0.0", "0.0.0.0", False), ("::", "::", True), ("0:0::1", "::1", True)],
+)
+def test_address_of_either_family_is_taken(
+    write: Write, text: str, address: str, is_ipv6: bool
+) -> None:
+    serving = load_settings(write(f"serving: {{address: '{text}'}}")).serving
+    assert (serving.address, serving.is_ipv6) == (address, is_ipv6)
 
 
 @pytest.mark.parametrize("text", AGREEING)
