@@ -7,15 +7,11 @@ and are validated together: an error names the field, its value and what is allo
 from card.settings.limits import CacheSettings, LimitSettings
 from card.settings.models import (
     REPOSITORY_ROOT,
-    DraftSettings,
-    DraftTensorRTSettings,
     EngineName,
     ModelSettings,
     TargetSettings,
-    TargetTensorRTSettings,
     TensorRTSettings,
 )
-from card.settings.observability import LogFormat, ObservabilitySettings
 from card.settings.paths import in_ascii
 from card.settings.reading import (
     SETTINGS_VARIABLE,
@@ -24,6 +20,6 @@ from card.settings.reading import (
     load_settings,
     without_settings,
 )
-from card.settings.serving import ServingSettings
+from card.settings.serving import LogFormat, ObservabilitySettings, ServingSettings
 from card.settings.speculation import SpeculationSettings
 from card.settings.whole import ENVIRONMENT_PREFIX, Role, Settings

@@ -12,32 +12,29 @@ from typing import Annotated
 import typer
 
 from card.settings import SettingsError, load_settings
-from card.settings.paths import missing_files
 from card.settings.reference import reference
 
 
 def main(
-    check: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Instead say whether FILE, under the environment variables that are set here, is "
-            "well. The pair, ports and memory are looked at when the service starts.",
-        ),
-    ] = None,
+    check: Annotated[Path | None, typer.Option(help="Check this settings file instead.")] = None,
 ) -> None:
     """Print a settings file with every field, its default, what it takes and what it is for."""
     if check is None:
         typer.echo(reference(), nl=False)
         return
     try:
-        problem = missing_files(load_settings(check), check)
+        settings = load_settings(check)
+        small = settings.draft_small.path if settings.has_small_draft else None
+        for field, path in (
+            ("draft_small.path", small),
+            ("speculation.ngram_table", settings.speculation.ngram_table),
+        ):
+            if isinstance(path, Path) and not path.exists():
+                raise SettingsError(f"settings file {check}: {field}: {path} does not exist")
     except SettingsError as error:
-        problem = str(error)
-    if problem:
-        typer.echo(f"error: {problem}", err=True)
-        raise typer.Exit(2)
-    typer.echo(f"{check} is well")
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(f"{check} is valid; the models, ports and memory are checked at a start")
 
 
 if __name__ == "__main__":

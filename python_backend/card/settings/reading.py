@@ -2,129 +2,135 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from pydantic_settings import SettingsConfigDict
-from pydantic_settings import SettingsError as SourceError
 
-from card.settings.fitting import with_fitting_limits
 from card.settings.models import REPOSITORY_ROOT
-from card.settings.paths import anchored, wrong_paths
-from card.settings.refusals import explain, shown
-from card.settings.variables import wrong_variable
-from card.settings.whole import Settings, section_of
+from card.settings.paths import anchored, fitted
+from card.settings.reference import Place, allowed, fields, variable_of
+from card.settings.whole import ENVIRONMENT_PREFIX, Settings
 from model_files.json_file import is_irregular
 
 SETTINGS_VARIABLE = "CARD_SETTINGS"
-"""Environment variable naming the settings file; every Triton model process reads it."""
+"""Environment variable that names the settings file; every Triton model process reads it."""
 
 
 class SettingsError(ValueError):
-    """The settings are unusable; the message says which field, which value and what is allowed."""
+    """The settings are unusable; the message names the field, the value and what is allowed."""
 
 
 def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     """Read the settings from `file` (or ``$CARD_SETTINGS``, or defaults alone) and the environment.
 
-    Relative paths are taken from the file's folder; without a file, from the repository. A context
-    that nobody names is what the models were built for where that is less than the default.
-    `overrides` are top-level sections that win over both (used by tests and the benchmark).
+    `overrides` stand for whole sections of the file; environment variables win over both. Relative
+    paths start at the file's folder, or without a file at the repository.
 
     Raises `SettingsError` naming every wrong field.
     """
     if file is None and (named := os.environ.get(SETTINGS_VARIABLE)):
         file = Path(named)
-    if file is not None:
-        file = Path(os.path.realpath(file))  # `Path.resolve` raises where links lead in circles
-        _check_fields(file)
-    if problem := wrong_variable():
-        raise SettingsError(problem)
-
-    class FromFile(Settings):
-        model_config = SettingsConfigDict(yaml_file=file, yaml_file_encoding="utf-8")
-
-    # $CARD_SETTINGS itself carries the prefix of the environment overrides; it is no field.
+    file = file and Path(os.path.realpath(file))  # `Path.resolve` raises on a circle of links
+    overriding = {name.upper(): name for name in os.environ if _overrides(name)}
+    source = f"settings file {file}" if file else "settings"
+    source += f" with {', '.join(overriding.values())}" if overriding else ""
+    content = (_content(file) if file else {}) | overrides
+    for name in overriding:
+        if name not in (known := [variable_of(place) for place in fields()]):
+            raise SettingsError(f"environment variable {name} sets no field{_nearest(name, known)}")
     try:
-        said = FromFile(**overrides)
+        said = Settings(**content)
+        return fitted(anchored(said, file.parent if file else REPOSITORY_ROOT))
     except ValidationError as error:
-        raise SettingsError(explain(error, file)) from error
-    except SourceError as error:
-        raise SettingsError(f"settings: {error}: {error.__cause__}") from error
-    base = file.parent if file is not None else REPOSITORY_ROOT
-    settings = anchored(said, base)
-    if problem := wrong_paths(settings, file):
-        raise SettingsError(problem)
+        raise SettingsError(f"{source}: {_explained(error)}") from error
+    except (ValueError, RecursionError) as error:
+        text = getattr(error.__cause__, "doc", None)  # of a variable that must be JSON
+        names = [name for name, value in os.environ.items() if value == text]
+        problem = f"{', '.join(names)} must be JSON{_got(text)}" if names else str(error)
+        raise SettingsError(f"{source}: {problem}") from error
+
+
+def _overrides(variable: str) -> bool:
+    """Whether the environment variable is meant to set a field or a section."""
+    name, _, field = variable.upper().partition("__")
+    ours = name.removeprefix(ENVIRONMENT_PREFIX).lower()
+    return name.startswith(ENVIRONMENT_PREFIX) and (field != "" or ours in Settings.model_fields)
+
+
+def _explained(error: ValidationError) -> str:
+    """Every wrong field in one line: its name, what is allowed and its value."""
+    lines: dict[Place, str] = {}
+    for problem in error.errors(include_url=False):
+        if problem["type"] == "default_factory_not_called":
+            continue  # the default follows from another field, which has its own problem
+        loc = place = tuple(map(str, problem["loc"]))
+        while place not in fields():  # it ends in an unknown field, an entry or a type's name
+            place = place[:-1]
+        schema, text = fields()[place], problem["msg"].removeprefix("Value error, ")
+        if problem["type"] in ("extra_forbidden", "invalid_key"):
+            names, place = schema["properties"], loc
+            text = f"no such field{_nearest(loc[-1], names)}; allowed: {', '.join(names)}"
+        elif problem["type"] not in ("value_error", "literal_error", "string_pattern_mismatch"):
+            text = f"{text}; allowed: {allowed(schema)}"
+        together = problem["type"] == "value_error" and "properties" in schema
+        text = text if together else text + _got(problem["input"])
+        lines.setdefault(place, ": ".join(filter(None, (".".join(place), text))))
+    return "; ".join(lines.values())
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(names), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _got(value: object) -> str:
+    """The value, for the end of a line; a long one is cut."""
     try:
-        return with_fitting_limits(settings)
-    except ValueError as error:
-        raise SettingsError(f"{file or 'settings'}: {error}") from error
+        text = repr(value) if isinstance(value, str) else reprlib.repr(value)
+    except ValueError:
+        text = "a number of thousands of digits"
+    return f" (got {text if len(text) <= 80 else text[:77] + '...'})"
 
 
-def _check_fields(file: Path) -> None:
+class _Loader(yaml.SafeLoader):
+    """A YAML loader that refuses a key that stands twice, of which YAML would take the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                problem = f"{key.value!r} stands twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else id(key))
+        return super().construct_mapping(node, deep)
+
+
+def _content(file: Path) -> dict[str, Any]:
+    """The sections that the file sets."""
     if is_irregular(file):
         raise SettingsError(f"settings file {file} is no regular file")
     try:
-        text = file.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
+        content = _Loader(file.read_text(encoding="utf-8")).get_single_data()
     except FileNotFoundError:
         raise SettingsError(f"settings file {file} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"settings file {file} cannot be read: {error}") from error
-    # Numbers of thousands of digits, impossible dates and bottomless nesting are no YAMLError, nor
-    # is what PyYAML stumbles over where a value does not fit its tag (`!!timestamp x`).
+    # PyYAML raises other errors than its own on numbers of thousands of digits, impossible dates,
+    # deep nesting, and values that do not fit their tag (`!!timestamp x`).
     except (yaml.YAMLError, ValueError, RecursionError, AttributeError, LookupError) as error:
-        raise SettingsError(f"settings file {file} is not valid YAML: {_problem(error)}") from error
-    if twice := _said_twice(yaml.compose(text, yaml.SafeLoader)):
-        raise SettingsError(f"settings file {file}: {twice}")
-    sections = ", ".join(Settings.model_fields)
-    if content is not None and not isinstance(content, dict):
-        raise SettingsError(
-            f"settings file {file} must hold a mapping of sections ({sections}), "
-            f"not {type(content).__name__}"
-        )
-    for name in content or ():
-        if name not in Settings.model_fields:
-            raise SettingsError(
-                f"settings file {file}: {shown(name)} is no field; allowed: {sections}"
-            )
-
-
-def _said_twice(root: yaml.Node | None) -> str | None:
-    """Which key a mapping of the file has twice, of which YAML takes the last; None: none has."""
-    left, known = [root], {id(root)}
-    while left:
-        node = left.pop()
-        if not isinstance(node, yaml.MappingNode):
-            continue
-        lines: dict[str, int] = {}
-        for key, value in node.value:
-            name, line = key.value, key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode):
-                if name in lines:
-                    return f"{shown(name)} stands in lines {lines[name]} and {line}; say it once"
-                lines[name] = line
-            if id(value) not in known:  # an alias may lead to what was looked at, or back to itself
-                known.add(id(value))
-                left.append(value)
-    return None
-
-
-def _problem(error: Exception) -> str:
-    """What a reader of YAML says is wrong, in one line that begins with the place."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        mark = error.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    # Python's words are for programmers.
-    if "int_max_str_digits" in str(error):
-        return "it has a number of thousands of digits"
-    if isinstance(error, AttributeError | LookupError):
-        return "a value does not fit the tag before it (!!timestamp, !!bool, !!int, !!float)"
-    return " ".join(str(error).split())
+        problem = " ".join(str(error).split())
+        raise SettingsError(f"settings file {file} is not valid YAML: {problem}") from error
+    content = {} if content is None else content
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        sections = ", ".join(Settings.model_fields)
+        raise SettingsError(f"settings file {file} must hold a mapping of sections ({sections})")
+    return content
 
 
 def freeze(settings: Settings, file: Path) -> None:
@@ -133,9 +139,5 @@ def freeze(settings: Settings, file: Path) -> None:
 
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What is left of an environment without the variables that would win over such a file."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if section_of(name) not in Settings.model_fields
-    }
+    """The environment without the variables that would win over a settings file."""
+    return {name: value for name, value in environment.items() if not _overrides(name)}

@@ -1,92 +1,113 @@
-"""Triton and the supervisor: addresses, times, directories."""
+"""Triton, the guard and the supervisor: addresses, times, directories, logs."""
 
 from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from annotated_types import Interval
+from pydantic import AfterValidator, AnyHttpUrl, Field, TypeAdapter, model_validator
 
-from card.settings.passed_through import check_one_door, not_of_the_guard, not_the_supervisors
-from card.settings.section import OfWrongKindError, Section
+from card.settings.section import Section
+
+LogFormat = Literal["text", "json"]
+Port = Annotated[int, Interval(ge=1, le=65535)]
+
+_SUPERVISORS_OPTIONS = (
+    "--http-port",
+    "--grpc-port",
+    "--metrics-port",
+    "--allow-http",
+    "--allow-grpc",
+)
+_GUARDS_PLACE = ("--triton", "--host", "--port", "--drain-s", "--beats", "--help")
+
+
+def _triton_arguments(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    for argument in arguments:
+        option, _, value = argument.partition("=")
+        opens = option in ("--allow-http", "--allow-grpc") and value in ("true", "1")
+        # Triton takes an option by any beginning that no other option has.
+        if not opens and any(name.startswith(option) for name in _SUPERVISORS_OPTIONS):
+            raise ValueError(
+                f"{option} is for the supervisor to set; use serving.http_port, grpc_port, "
+                "metrics_port, or http_inference: false"
+            )
+    return arguments
+
+
+def _guard_arguments(arguments: tuple[str, ...]) -> tuple[str, ...]:
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        if option in _GUARDS_PLACE or option.startswith("--triton-"):
+            raise ValueError(f"{option} is for the supervisor to set, from the fields of serving")
+    return arguments
 
 
 def _address(text: str) -> str:
     """The address in its shortest spelling; a zone (`fe80::1%eth0`) is refused."""
     try:
-        if "%" in text:
-            raise ValueError
-        return str(ipaddress.ip_address(text))
+        return str(ipaddress.ip_address(text.replace("%", "zone")))
     except ValueError:
-        raise OfWrongKindError("no IP address") from None
+        raise ValueError("it must be an IPv4 or IPv6 address without brackets") from None
+
+
+def _collector(url: str) -> str:
+    """The URL as written. Triton takes it as a part of a list with commas."""
+    if not TypeAdapter(AnyHttpUrl).validate_python(url) or set(url) & set(" ,\t\r\n"):
+        raise ValueError("it must have no spaces and no commas")
+    return url
 
 
 class ServingSettings(Section):
-    """Triton and the supervisor."""
+    """Triton, the guard and the supervisor."""
 
-    address: Annotated[
-        str,
-        AfterValidator(_address),
-        Field(
-            json_schema_extra={
-                "form": "an IPv4 or IPv6 address without brackets",
-                "examples": ["127.0.0.1"],
-            }
-        ),
-    ] = "127.0.0.1"
-    """The one address on which every port listens, an IPv4 or an IPv6 address of this machine.
-    0.0.0.0: every IPv4 address. ``::``: every IPv4 and every IPv6 address (one dual-stack
-    socket for each port)."""
-    http_port: Annotated[int, Field(ge=1, le=65535)] = 8000
-    """Triton's, for requests and its own health."""
-    grpc_port: Annotated[int, Field(ge=1, le=65535)] = 8001
-    """Triton's, or with `guard` the guard's, for requests."""
-    metrics_port: Annotated[int, Field(ge=1, le=65535)] = 8002
-    """Triton's, for Prometheus."""
-    health_port: Annotated[int, Field(ge=1, le=65535)] = 8003
-    """The supervisor's own liveness and readiness."""
-    http_inference: bool = True
-    """Whether Triton's own HTTP port takes requests for a text; else it refuses them, whatever they
-    hold (SECURITY.md). gRPC and the OpenAI gateway, which uses it, answer either way."""
-    guard: bool = False
-    """Whether clients' gRPC goes through `card-guard`, which refuses requests that would end the
-    server (SECURITY.md), and which the supervisor starts and watches. It listens on `grpc_port`;
-    Triton's own gRPC is then a socket that nobody else can reach."""
-    guard_arguments: Annotated[
-        tuple[str, ...],
-        AfterValidator(not_of_the_guard),
-        Field(examples=[["--message-bytes=1000000"]]),
-    ] = ()
-    """Further options for `card-guard`, passed through (TLS, limits)."""
-    flush_ms: Annotated[float, Field(ge=0, le=1000)] = 20.0
-    """Deltas after the first are gathered for so long, with many streams for longer."""
-    deltas_per_s: Annotated[float, Field(ge=1, le=1e6)] | None = None
-    """Deltas of all streams together, beside first and last ones, so that sending them leaves the
-    cores to the models. Absent: 100 for each core."""
-    prefill_chunk: Annotated[int, Field(ge=8, le=256)] = 64
-    """Prompt tokens that one pass may take, less the rows that streams verify in it; OpenVINO in
-    float32 takes 64 at most."""
-    engine_timeout_s: Annotated[float, Field(ge=0.5, le=600)] = 2.0
-    """An engine silent for longer is killed and loaded again, as is the guard; engines speak ten
-    times a second, the guard four times. Waiting for a processor is no silence, up to ten times
-    this."""
-    load_timeout_s: Annotated[float, Field(gt=0, le=3600)] = 120.0
-    """How long the start of the server, or loading one model again, may take."""
-    calibration_cache: Path | None = None
-    """Directory that keeps from start to start what models on processors found out at load: that
-    rows are independent, and what passes cost. It holds while weights, options, versions and
-    processor are the same. Absent: the user's cache (`$XDG_CACHE_HOME/card-triton`), or where there
-    is none, no longer than the service."""
-    drain_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
-    """How long open streams may finish after SIGTERM."""
-    tritonserver: Path | None = None
-    """A tritonserver binary in its installation (/opt/tritonserver/bin/tritonserver); absent: the
-    container's, else the one that the wheel carries."""
-    triton_arguments: Annotated[
-        tuple[str, ...], AfterValidator(not_the_supervisors), Field(examples=[["--log-verbose=1"]])
-    ] = ()
-    """Further options for tritonserver, passed through (TLS, logging)."""
+    address: Annotated[str, AfterValidator(_address)] = Field(
+        "127.0.0.1",
+        description="The one address, IPv4 or IPv6, on which every port listens. 0.0.0.0: every "
+        "IPv4 address. `::`: every IPv4 and IPv6 address (one dual-stack socket a port).",
+    )
+    http_port: Port = Field(8000, description="Triton's HTTP: requests, its own health.")
+    grpc_port: Port = Field(8001, description="Triton's gRPC, or with `guard` the guard's.")
+    metrics_port: Port = Field(8002, description="Triton's metrics, for Prometheus.")
+    health_port: Port = Field(8003, description="Liveness and readiness of the service.")
+    http_inference: bool = Field(
+        True, description="Triton's HTTP port takes requests for a text (SECURITY.md)."
+    )
+    guard: bool = Field(False, description="Clients' gRPC goes through `card-guard` (SECURITY.md).")
+    guard_arguments: Annotated[tuple[str, ...], AfterValidator(_guard_arguments)] = Field(
+        (), description="Options for `card-guard`, such as --message-bytes=1000000."
+    )
+    flush_ms: float = Field(
+        20, ge=0, le=1000, description="How long deltas after the first are gathered."
+    )
+    deltas_per_s: Annotated[float, Interval(ge=1, le=1e6)] | None = Field(
+        None, description="Later deltas of all streams together; null: 100 a core."
+    )
+    prefill_chunk: int = Field(
+        64, ge=8, le=256, description="Prompt tokens of one pass, less verified rows."
+    )
+    engine_timeout_s: float = Field(
+        2, ge=0.5, le=600, description="A process silent for longer is started again."
+    )
+    load_timeout_s: float = Field(
+        120, gt=0, le=3600, description="How long a start or the load of one model may take."
+    )
+    calibration_cache: Path | None = Field(
+        None,
+        description="Directory that keeps what models on processors measured at load. null: the "
+        "user's cache ($XDG_CACHE_HOME/card-triton), if there is one.",
+    )
+    drain_s: float = Field(
+        30, ge=0, le=3600, description="How long open streams may go on after SIGTERM."
+    )
+    tritonserver: Path | None = Field(
+        None, description="The binary; null: the container's, else the wheel's."
+    )
+    triton_arguments: Annotated[tuple[str, ...], AfterValidator(_triton_arguments)] = Field(
+        (), description="Options for tritonserver, such as --log-verbose=1."
+    )
 
     @property
     def is_ipv6(self) -> bool:
@@ -96,27 +117,35 @@ class ServingSettings(Section):
     @property
     def ports(self) -> dict[str, int]:
         """Every port that clients and operators reach, by its field."""
-        return {
-            "http_port": self.http_port,
-            "grpc_port": self.grpc_port,
-            "metrics_port": self.metrics_port,
-            "health_port": self.health_port,
-        }
+        fields = ("http_port", "grpc_port", "metrics_port", "health_port")
+        return {field: getattr(self, field) for field in fields}
 
     @model_validator(mode="after")
-    def _each_its_own_port(self) -> ServingSettings:
+    def _agree(self) -> ServingSettings:
         owners: dict[int, str] = {}
         for field, port in self.ports.items():
             if (owner := owners.setdefault(port, field)) != field:
                 raise ValueError(f"{owner} and {field} are both {port}: choose two different ports")
+        of_clients = [option for option in self.triton_arguments if option.startswith("--grpc")]
+        if self.guard and of_clients:
+            raise ValueError(
+                f"triton_arguments has {of_clients[0]}, but with guard: true clients meet the "
+                "guard: give guard_arguments (--tls-cert, --tls-key, --tls-client-ca, ...)"
+            )
+        if self.guard_arguments and not self.guard:
+            raise ValueError("guard_arguments are given, but guard is false: set it to true")
         return self
 
-    @model_validator(mode="after")
-    def _one_door_for_grpc(self) -> ServingSettings:
-        if self.guard:
-            check_one_door(self.triton_arguments)
-        elif self.guard_arguments:
-            raise ValueError(
-                "guard_arguments are given, but guard is false: set it to true, or leave them out"
-            )
-        return self
+
+class ObservabilitySettings(Section):
+    """Logs and traces; metrics are always on."""
+
+    log_format: LogFormat = Field("text", description="key=value pairs, or JSON objects.")
+    log_requests: bool = Field(True, description="One log line a request, with its times.")
+    log_prompts: bool = Field(False, description="The log also has prompts and inputs.")
+    trace_url: Annotated[str, AfterValidator(_collector)] | None = Field(
+        None, description="OTLP/HTTP collector, such as http://127.0.0.1:4318/v1/traces."
+    )
+    trace_rate: int = Field(
+        100, ge=1, description="One request in so many is traced, and each `traceparent`."
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+from annotated_types import Interval
 from pydantic import Field
 
 from card.settings.section import OneOf, Section
@@ -15,89 +16,93 @@ from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
-RowCount = Annotated[int, Field(ge=1, le=64)]
+_LOSSLESS = [name for name, rule in RULES.items() if rule.lossless]
+_LOSSY = [name for name, rule in RULES.items() if not rule.lossless]
+UpToEight = Annotated[int, Interval(ge=1, le=8)]
+Rows = Annotated[int, Interval(ge=1, le=64)]
 
 
 class SpeculationSettings(Section):
-    """How the draft grows its tree and what the target takes from it."""
+    """How the draft grows its tree, and what the target takes from it (docs/speculation.md)."""
 
-    decoding: Annotated[str, OneOf(PACINGS)] = "auto"
-    """Used when a request names none; ``auto``: before each pass the controller chooses among the
-    draft, beside the target or in turns with it, n-grams and neither, by what it measures."""
-    drafter: Annotated[str, OneOf(("auto", *DRAFTERS, *WITHOUT_DRAFT))] = "auto"
-    """What makes candidates in the draft's process; ``auto``: what suits the draft's engine.
-    ``hierarchy`` needs a `draft_small` too.
-    ``ngram`` or ``phrases``: no draft is loaded, and the target proposes by itself (Cacheback)."""
-    parcel: Annotated[int, Field(ge=1, le=16)] = 4
-    """Tokens that `draft_small` writes for one review by the draft (`drafter: hierarchy`);
-    ``scripts/plan hierarchy`` says how many are best."""
-    proposals: Annotated[str, OneOf(WITHOUT_DRAFT)] = "ngram"
-    """What the target adds to a query by itself: what followed the last few tokens before, or
-    ``phrases``: that, and what it said behind candidates that it rejected (Ouroboros)."""
-    ngram_table: Path | Literal["auto"] | None = "auto"
-    """Table of what usually follows what, made from a corpus by ``scripts/ngrams`` for this
-    target's vocabulary; ``auto``: the file ``ngrams.npz`` in the target's folder, if there is one;
-    null: none."""
-    shared_ngrams: bool = False
-    """Whether proposals may come from earlier texts with the same `cache_salt`. How fast a text
-    comes then tells a little of those: see SECURITY.md."""
-    growth: Annotated[str, OneOf(GROWTHS)] = "best_first"
-    """Which nodes a draft pass expands (docs/speculation.md); a pacing may come with a rule of its
-    own."""
-    siblings: Annotated[tuple[Annotated[int, Field(ge=1, le=8)], ...], Field(min_length=1)] = (
-        4,
-        2,
-        2,
+    decoding: Annotated[str, OneOf(PACINGS)] = Field(
+        "auto", description="Pacing of requests that name none; auto: what pays by measure."
     )
-    """Children of a node by its depth, the text's end first; `growth: sampled` grows as deep as
-    this list is long."""
-    fan_out: Annotated[int, Field(ge=1, le=7)] = 3
-    """Tokens beside a chain's own that `growth: fan_out` prepares for at each place."""
-    doubt: Annotated[float, Field(ge=0, lt=1)] = 0.3
-    """Probability up to which a token is doubtful, so that `growth: branch` branches there."""
-    doubt_branches: Annotated[int, Field(ge=2, le=8)] = 3
-    """Branches of a token that the draft gives next to no probability; 2 at least of any that is
-    doubtful."""
-    shared_tokens: Annotated[int, Field(ge=1, le=8)] = 2
-    """Last tokens that must agree for nodes to share what is below them (`growth: graph`)."""
-    width: Annotated[int, Field(ge=1, le=32)] = 4
-    """Nodes that one draft pass expands, at most: fewer where the chances of more do not outweigh
-    what their rows cost on this machine, and for sessions that share a pass. With `rows` a number
-    always so many."""
-    depth: Annotated[int, Field(ge=1, le=128)] = 32
-    """How many tokens the tree may run ahead of what is committed."""
-    ngram_tokens: Annotated[int, Field(ge=0, le=16)] = 6
-    """N-gram proposals, at most: behind a chain that leaves rows of a target pass unused, behind a
-    text that the draft has just read, and (two at most) behind the likeliest node of a draft pass;
-    0: none. While a text repeats itself so well that the draft is stopped, proposals fill all rows
-    that are worth it."""
-    query: Annotated[str, OneOf(SHAPES)] = "chain"
-    """What the target verifies in a pass: one path of the tree, or up to `branches` paths."""
-    branches: Annotated[int, Field(ge=1, le=8)] = 4
-    """Most root-to-leaf paths of a subtree query; for each, `engine: torch` on a processor keeps a
-    replica of the target's KV cache."""
-    rows: RowCount | Literal["auto"] = "auto"
-    """Rows of one target pass (the last committed token and its candidates); ``auto`` chooses from
-    the cost curve measured at load."""
-    control: Annotated[str, OneOf(("auto", *CONTROLLERS))] = "auto"
-    """What decides whether the draft works, and how many rows a pass has; ``auto``: `measured`, or
-    `fixed` where `rows` is a number."""
-    acceptance: Annotated[str, OneOf(name for name, rule in RULES.items() if rule.lossless)] = (
-        "exact"
+    drafter: Annotated[str, OneOf(("auto", *DRAFTERS, *WITHOUT_DRAFT))] = Field(
+        "auto",
+        description="What makes candidates. auto: what suits the draft's engine. hierarchy also "
+        "needs `draft_small`. ngram and phrases load no draft: the target proposes by itself.",
     )
-    """What makes a candidate final."""
-    lossy_acceptance: tuple[
-        Annotated[str, OneOf(name for name, rule in RULES.items() if not rule.lossless)], ...
-    ] = ()
-    """Rules that change the text, which a request may ask for by name; none unless listed here."""
-    loose_entropy: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """`loose` keeps a candidate that is not the target's choice only where the entropy of the
-    target's distribution is at least this share of the largest there can be (θ)."""
-    loose_window: Annotated[int, Field(ge=0, le=62)] = 6
-    """Candidates that must be the target's choices behind one that is not, for `loose` to keep it
-    (W); `rows` must have room for two more."""
-    num_draft_tokens: Annotated[int, Field(ge=1, le=32)] = 8
-    """Chain length of draft-then-verify, PEARL, SpecBranch and SSD."""
+    parcel: int = Field(
+        4, ge=1, le=16, description="Tokens that `draft_small` writes before the draft reviews."
+    )
+    proposals: Annotated[str, OneOf(WITHOUT_DRAFT)] = Field(
+        "ngram",
+        description="What the target adds by itself. ngram: what followed the last few tokens "
+        "before. phrases: also what it said behind candidates that it rejected.",
+    )
+    ngram_table: Path | Literal["auto"] | None = Field(
+        "auto",
+        description="Table of frequent continuations for this target, made by `scripts/ngrams`. "
+        "auto: ngrams.npz in the target's folder, if there is one. null: none.",
+    )
+    shared_ngrams: bool = Field(
+        False, description="N-grams may come from texts with the same `cache_salt`."
+    )
+    growth: Annotated[str, OneOf(GROWTHS)] = Field(
+        "best_first", description="Which nodes a draft pass expands."
+    )
+    siblings: Annotated[tuple[UpToEight, ...], Field(min_length=1)] = Field(
+        (4, 2, 2), description="`growth: sampled`: children of a node by its depth."
+    )
+    fan_out: int = Field(
+        3, ge=1, le=7, description="`growth: fan_out`: tokens beside the chain's own."
+    )
+    doubt: float = Field(
+        0.3, ge=0, lt=1, description="`growth: branch` forks up to this probability."
+    )
+    doubt_branches: int = Field(
+        3, ge=2, le=8, description="`growth: branch`: most forks at one token."
+    )
+    shared_tokens: UpToEight = Field(
+        2, description="`growth: graph`: last tokens that must be equal."
+    )
+    width: int = Field(4, ge=1, le=32, description="Most nodes that one draft pass expands.")
+    depth: int = Field(
+        32, ge=1, le=128, description="Tokens that the tree may run ahead of the text."
+    )
+    ngram_tokens: int = Field(
+        6, ge=0, le=16, description="Most n-gram proposals behind a chain; 0: none."
+    )
+    query: Annotated[str, OneOf(SHAPES)] = Field(
+        "chain", description="What a target pass verifies: one path, or `branches` paths."
+    )
+    branches: UpToEight = Field(4, description="Most paths of `query: subtree`.")
+    rows: Rows | Literal["auto"] = Field(
+        "auto",
+        description="Rows of a target pass: the last committed token and its candidates. auto: "
+        "what pays by the costs measured at load.",
+    )
+    control: Annotated[str, OneOf(("auto", *CONTROLLERS))] = Field(
+        "auto",
+        description="What decides whether the draft works and how many rows a pass has. auto: "
+        "measured, or fixed where `rows` is a number.",
+    )
+    acceptance: Annotated[str, OneOf(_LOSSLESS)] = Field(
+        "exact", description="What makes a candidate final."
+    )
+    lossy_acceptance: tuple[Annotated[str, OneOf(_LOSSY)], ...] = Field(
+        (), description="Rules that change the text, which a request may ask for by name."
+    )
+    loose_entropy: float = Field(
+        0.3, ge=0, le=1, description="`loose`: least share of the largest entropy (θ)."
+    )
+    loose_window: int = Field(
+        6, ge=0, le=62, description="`loose`: agreeing candidates that must follow (W)."
+    )
+    num_draft_tokens: int = Field(
+        8, ge=1, le=32, description="Chain length of draft_then_verify, pearl, branch and ssd."
+    )
 
     @property
     def paths(self) -> int:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    YamlConfigSettingsSource,
-)
+from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import PydanticBaseSettingsSource as Source
 
 from card.settings.limits import CacheSettings, LimitSettings
 from card.settings.models import (
@@ -20,9 +17,7 @@ from card.settings.models import (
     SmallDraftSettings,
     TargetSettings,
 )
-from card.settings.observability import ObservabilitySettings
-from card.settings.renamed import with_present_names
-from card.settings.serving import ServingSettings
+from card.settings.serving import ObservabilitySettings, ServingSettings
 from card.settings.speculation import SpeculationSettings
 from card.speculation.control import CHOOSES_ROWS
 from card.speculation.drafters import DRAFTERS
@@ -30,91 +25,118 @@ from card.speculation.pacing import PACINGS
 from card.speculation.sources import WITHOUT_DRAFT
 
 Role = Literal["draft", "target"]
-"""What a model does in the pair."""
-
 ENVIRONMENT_PREFIX = "CARD_"
 
 
-def section_of(variable: str) -> str | None:
-    """The section that an environment variable is meant for, known or not; None: it is not ours."""
-    name = variable.upper()
-    if not name.startswith(ENVIRONMENT_PREFIX):
-        return None
-    return name.removeprefix(ENVIRONMENT_PREFIX).partition("__")[0].lower()
-
-
 class Settings(BaseSettings):
-    """Everything that can be set. Frozen: a running process never changes its mind."""
+    """Everything that can be set."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENVIRONMENT_PREFIX,
-        env_nested_delimiter="__",
-        extra="forbid",
-        frozen=True,
+        env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
     )
 
-    engine: EngineName = "auto"
-    """What runs both models, unless one names its own."""
+    engine: EngineName = Field(
+        "auto", description="For models that name none. auto: OpenVINO or torch."
+    )
     target: TargetSettings = TargetSettings()
     draft: DraftSettings = DraftSettings()
-    """``null``: none, as with `speculation.drafter: ngram`."""
     draft_small: SmallDraftSettings = SmallDraftSettings()
     speculation: SpeculationSettings = SpeculationSettings()
     cache: CacheSettings = CacheSettings()
-    limits: LimitSettings = Field(default_factory=lambda: LimitSettings.model_validate({}))
+    limits: LimitSettings = Field(default_factory=LimitSettings)
     serving: ServingSettings = ServingSettings()
     observability: ObservabilitySettings = ObservabilitySettings()
 
     @model_validator(mode="before")
     @classmethod
-    def _by_present_names(cls, given: Any) -> Any:
-        return with_present_names(given) if isinstance(given, dict) else given
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_draft(cls, given: Any) -> Any:
-        """`draft: null` is another way to say that n-grams alone make candidates."""
-        if not isinstance(given, dict) or "draft" not in given or given["draft"] is not None:
+    def _without_draft(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """`draft: null` is another way to say that the target proposes by itself."""
+        if given.get("draft", ...) is not None:
             return given
-        rest = {name: value for name, value in given.items() if name != "draft"}
-        speculation = rest.get("speculation") or {}
-        if not isinstance(speculation, dict):
-            return rest  # which is refused by its own name
-        named = speculation.get("drafter", "auto")
-        if named not in ("auto", *WITHOUT_DRAFT):
-            raise ValueError(
-                f"draft is null, and speculation.drafter {named} runs in the draft's process; "
-                f"allowed without one: auto, {', '.join(WITHOUT_DRAFT)}"
-            )
-        alone = WITHOUT_DRAFT[0] if named == "auto" else named
-        return rest | {"speculation": {**speculation, "drafter": alone}}
+        speculation: dict[str, Any] = {"drafter": "auto", **(given.get("speculation") or {})}
+        if speculation["drafter"] not in ("auto", *WITHOUT_DRAFT):
+            raise ValueError(f"draft is null, but speculation.drafter is {speculation['drafter']}")
+        if speculation["drafter"] == "auto":
+            speculation["drafter"] = WITHOUT_DRAFT[0]
+        return {k: v for k, v in given.items() if k != "draft"} | {"speculation": speculation}
 
     @model_validator(mode="after")
-    def _consistent(self) -> Settings:
-        limits = self.limits
-        if limits.prompt_tokens >= limits.context_tokens:
-            raise ValueError(
-                f"limits.prompt_tokens ({limits.prompt_tokens}) must be below "
-                f"limits.context_tokens ({limits.context_tokens}), or no token can follow a prompt"
-            )
-        if limits.default_max_tokens > limits.max_tokens:
-            raise ValueError(
-                f"limits.default_max_tokens ({limits.default_max_tokens}) must be at most "
-                f"limits.max_tokens ({limits.max_tokens})"
-            )
-        self._check_drafter()  # which decides what models there are
-        for role, model in self._models:
-            if model.device != "cpu" and self.engine_of(model) == "openvino":
-                raise ValueError(
-                    f"{role}.device is {model.device} and its engine is openvino, which runs on "
-                    "cpu; set the engine to auto or torch"
-                )
-            self._check_dtype(role, model)
-        if self.engine_of(self.target) == "tensorrt_llm":
-            self._check_tensorrt_target()
-            if self.engine_of(self.draft) == "tensorrt_llm":
-                self._check_shared_devices()
+    def _agree(self) -> Settings:
+        if problem := next(self._disagreements(), None):
+            raise ValueError(problem)
         return self
+
+    def _disagreements(self) -> Iterator[str]:
+        """What fields of different sections forbid each other, the cause before what follows."""
+        limits, drafter = self.limits, self.speculation.drafter
+        context, prompt = limits.context_tokens, limits.prompt_tokens
+        if prompt >= context:
+            yield f"limits.prompt_tokens ({prompt}) must be below limits.context_tokens ({context})"
+        if (default := limits.default_max_tokens) > limits.max_tokens:
+            yield (
+                f"limits.default_max_tokens ({default}) must be at most limits.max_tokens "
+                f"({limits.max_tokens})"
+            )
+        if drafter not in ("auto", *self._drafters):
+            yield (
+                f"speculation.drafter {drafter} does not run on the draft's engine "
+                f"({self.engine_of(self.draft)}); allowed: auto, {', '.join(self._drafters)}"
+            )
+        models: dict[str, ModelSettings] = {"target": self.target, "draft": self.draft}
+        if self.has_small_draft:
+            models["draft_small"] = self.draft_small
+        for name, model in models.items():
+            engine = self.engine_of(model)
+            if name == "draft_small" and engine == "tensorrt_llm":
+                yield "draft_small.engine is tensorrt_llm; allowed: auto, openvino, torch"
+            if model.device != "cpu" and engine == "openvino":
+                yield f"{name}.device is {model.device}, and its engine openvino runs on cpu alone"
+            on_gpu = model.device != "cpu" or engine == "tensorrt_llm"
+            if model.dtype in (("int8", "int4") if on_gpu else ("float16",)):
+                place = "a GPU" if on_gpu else "a processor"
+                others = "float16" if on_gpu else "int8, int4"
+                yield (
+                    f"{name}.dtype {model.dtype} does not run on {place}; "
+                    f"allowed: auto, bfloat16, float32, {others}"
+                )
+        if self.engine_of(self.target) == "tensorrt_llm":
+            yield from self._unserved_by_tensorrt()
+
+    def _unserved_by_tensorrt(self) -> Iterator[str]:
+        """What a target under TensorRT-LLM does not serve."""
+        target, draft = self.target.tensorrt_llm, self.draft.tensorrt_llm
+        if PACINGS[self.decoding].waits:
+            yield (
+                f"speculation.decoding {self.decoding} waits for the draft, which the target's "
+                "engine tensorrt_llm cannot; allowed: "
+                f"{', '.join(name for name, pacing in PACINGS.items() if not pacing.waits)}"
+            )
+        if self.drafter in WITHOUT_DRAFT:
+            yield f"speculation.drafter is {self.drafter}; engine tensorrt_llm needs a draft"
+        if target.tensor_parallel > 1 and not target.tensor_parallel_candidates:
+            yield (
+                f"target.tensorrt_llm.tensor_parallel is {target.tensor_parallel}, which has not "
+                "run on hardware; set target.tensorrt_llm.tensor_parallel_candidates: true to try"
+            )
+        shared = set(target.devices) & set(draft.devices)
+        on_both = self.engine_of(self.draft) == "tensorrt_llm" and shared
+        if on_both and target.kv_fraction + draft.kv_fraction >= 1:
+            yield (
+                f"target and draft share device {min(shared)}, and their tensorrt_llm.kv_fraction "
+                f"({target.kv_fraction:g} and {draft.kv_fraction:g}) must stay below 1 together"
+            )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: Source,
+        env_settings: Source,
+        *_: Source,
+        **__: Source,
+    ) -> tuple[Source, ...]:
+        """Environment variables win over the arguments, which are the file's content."""
+        return env_settings, init_settings
 
     @property
     def decoding(self) -> str:
@@ -125,7 +147,15 @@ class Settings(BaseSettings):
     def drafter(self) -> str:
         """Registry key of what makes candidates."""
         named = self.speculation.drafter
-        return next(name for name in self._drafters if named in ("auto", name))
+        return self._drafters[0] if named == "auto" else named
+
+    @property
+    def _drafters(self) -> list[str]:
+        """Drafters that run on the draft's engine or without one, the preferred one first."""
+        on_tensorrt = self.engine_of(self.draft) == "tensorrt_llm"
+        fits = ("tensorrt_llm", "none") if on_tensorrt else ("engine", "engines", "none")
+        fitting = [name for name, drafter in DRAFTERS.items() if drafter.model in fits]
+        return [*fitting, *WITHOUT_DRAFT]
 
     @property
     def proposals(self) -> str:
@@ -134,7 +164,7 @@ class Settings(BaseSettings):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """The models that are loaded: what needs no draft has none."""
+        """The models that are loaded."""
         return ("target",) if self.drafter in WITHOUT_DRAFT else ("draft", "target")
 
     @property
@@ -143,105 +173,21 @@ class Settings(BaseSettings):
         return self.drafter in DRAFTERS and DRAFTERS[self.drafter].model == "engines"
 
     @property
-    def _models(self) -> list[tuple[str, ModelSettings]]:
-        """By their names, those that a drafter may run on and the target."""
-        found: list[tuple[str, ModelSettings]] = [("target", self.target), ("draft", self.draft)]
-        return [*found, ("draft_small", self.draft_small)] if self.has_small_draft else found
+    def control(self) -> str:
+        """Registry key of the controller."""
+        named = self.speculation.control
+        return CHOOSES_ROWS[self.speculation.rows == "auto"] if named == "auto" else named
 
     @property
     def draft_is_apart(self) -> bool:
         """Whether the draft takes no cores, and no device, from the target."""
-        places = [self._place(model) for model in (self.target, self.draft)]
-        return not places[0] & places[1]
+        return not self._devices(self.target) & self._devices(self.draft)
 
-    def _place(self, model: TargetSettings | DraftSettings) -> set[str]:
-        """The devices of a model."""
+    def engine_of(self, model: ModelSettings) -> EngineName:
+        """What runs one of the models."""
+        return model.engine or self.engine
+
+    def _devices(self, model: TargetSettings | DraftSettings) -> set[str]:
         if self.engine_of(model) == "tensorrt_llm":
             return {f"cuda:{device}" for device in model.tensorrt_llm.devices}
         return {"cuda:0" if model.device == "cuda" else model.device}
-
-    @property
-    def control(self) -> str:
-        """Registry key of what decides what pays."""
-        named = self.speculation.control
-        if named != "auto":
-            return named
-        return CHOOSES_ROWS[self.speculation.rows == "auto"]
-
-    @property
-    def _drafters(self) -> list[str]:
-        """Those that run on the draft's engine, or on none, and those that need no draft."""
-        on_tensorrt = self.engine_of(self.draft) == "tensorrt_llm"
-        fits = ("tensorrt_llm", "none") if on_tensorrt else ("engine", "engines", "none")
-        fitting = [name for name, drafter in DRAFTERS.items() if drafter.model in fits]
-        return [*fitting, *WITHOUT_DRAFT]
-
-    def _check_drafter(self) -> None:
-        named, allowed = self.speculation.drafter, ["auto", *self._drafters]
-        if named not in allowed:
-            raise ValueError(
-                f"speculation.drafter {named} does not run on the draft's engine "
-                f"({self.engine_of(self.draft)}); allowed: {', '.join(allowed)}"
-            )
-        if self.has_small_draft and self.engine_of(self.draft_small) == "tensorrt_llm":
-            raise ValueError(
-                "draft_small does not run on engine tensorrt_llm; "
-                "set draft_small.engine to auto, openvino or torch"
-            )
-
-    def engine_of(self, model: ModelSettings) -> EngineName:
-        """What runs one of the two models."""
-        return model.engine or self.engine
-
-    def _check_dtype(self, role: str, model: ModelSettings) -> None:
-        on_tensorrt = self.engine_of(model) == "tensorrt_llm"
-        place = "engine tensorrt_llm" if on_tensorrt else f"device {model.device}"
-        on_processor = model.device == "cpu" and not on_tensorrt
-        missing = {"float16"} if on_processor else {"int8", "int4"}
-        if model.dtype in missing:
-            allowed = {"auto", "float16", "bfloat16", "float32", "int8", "int4"} - missing
-            raise ValueError(
-                f"{role}.dtype {model.dtype} does not run on {place}; "
-                f"allowed: {', '.join(sorted(allowed))}"
-            )
-
-    def _check_shared_devices(self) -> None:
-        target, draft = self.target.tensorrt_llm, self.draft.tensorrt_llm
-        shared = sorted(set(target.devices) & set(draft.devices))
-        if shared and target.kv_fraction + draft.kv_fraction >= 1:
-            raise ValueError(
-                f"target and draft share device {', '.join(map(str, shared))}, and their "
-                f"tensorrt_llm.kv_fraction ({target.kv_fraction:g} and {draft.kv_fraction:g}) "
-                "must stay below 1 together; give the draft other devices, or both a smaller share"
-            )
-
-    def _check_tensorrt_target(self) -> None:
-        runtime = self.target.tensorrt_llm
-        if PACINGS[self.decoding].waits:
-            allowed = " or ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
-            raise ValueError(
-                f"speculation.decoding must be {allowed} where the target's engine is "
-                "tensorrt_llm: its loop waits for no draft"
-            )
-        if self.drafter in WITHOUT_DRAFT:
-            raise ValueError(
-                f"speculation.drafter {self.drafter} is not served where the target's engine is "
-                "tensorrt_llm: its hook asks the draft's tree alone; give it a draft"
-            )
-        if runtime.tensor_parallel > 1 and not runtime.tensor_parallel_candidates:
-            raise ValueError(
-                f"target.tensorrt_llm.tensor_parallel is {runtime.tensor_parallel}: sharing "
-                "candidates among ranks has not yet run on hardware; set "
-                "target.tensorrt_llm.tensor_parallel_candidates: true to try it"
-            )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls)

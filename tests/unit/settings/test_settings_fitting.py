@@ -1,4 +1,4 @@
-"""A context that nobody names is no longer than the models bear."""
+"""The default context is at most what the models were built for."""
 
 from __future__ import annotations
 
@@ -29,30 +29,32 @@ def _configure(model: Path, **config: Any) -> None:
     (model / "config.json").write_text(json.dumps(config))
 
 
-def test_the_default_follows_the_shorter_model(write: Write, pair: str) -> None:
+def test_default_context_is_that_of_the_shorter_model(write: Write, pair: str) -> None:
     limits = load_settings(write(pair + "limits: {max_tokens: 300}\n")).limits
     assert (limits.context_tokens, limits.prompt_tokens, limits.max_tokens) == (2048, 2047, 300)
 
 
 @pytest.mark.parametrize(("slides", "fits"), [({}, 1024), ({"use_sliding_window": False}, 2048)])
-def test_it_stays_within_a_sliding_window(
+def test_default_context_is_at_most_a_sliding_window(
     tmp_path: Path, write: Write, pair: str, slides: dict[str, bool], fits: int
 ) -> None:
     _configure(tmp_path / "target", **MISTRAL, **slides)
     assert load_settings(write(pair)).limits.context_tokens == fits
 
 
-def test_a_draft_that_is_not_loaded_bounds_nothing(write: Write, pair: str) -> None:
+def test_draft_that_is_not_loaded_does_not_limit_the_context(write: Write, pair: str) -> None:
     settings = load_settings(write("target: {path: target}\ndraft: null\n"))
     assert settings.limits == LimitSettings.model_validate({})
 
 
-def test_what_is_said_stays_for_the_engine_to_refuse(write: Write, pair: str) -> None:
+def test_context_that_is_set_stays_for_the_engine_to_refuse(write: Write, pair: str) -> None:
     said = "limits: {context_tokens: 4000}\n"
     assert load_settings(write(pair + said)).limits.context_tokens == 4000
 
 
-def test_prompts_that_the_models_do_not_bear_are_refused_by_name(write: Write, pair: str) -> None:
+def test_prompt_limit_above_the_models_positions_is_refused_by_name(
+    write: Write, pair: str
+) -> None:
     said = refusal(write(pair + "limits: {prompt_tokens: 2048}\n"))
-    assert "limits.prompt_tokens must be below the 2048 positions that draft " in said
+    assert "limits.prompt_tokens must be below the 2048 positions " in said
     assert "(got 2048)" in said
