@@ -103,9 +103,9 @@ def test_a_device_in_the_settings_reaches_the_engine() -> None:
 @pytest.mark.parametrize(
     ("section", "named"),
     [
-        ({"device": "cuda:0", "engine": "openvino"}, "openvino, which runs on cpu"),
-        ({"device": "cuda:0", "dtype": "int8"}, "int8 does not run on device cuda:0"),
-        ({"device": "cpu", "dtype": "float16"}, "float16 does not run on device cpu"),
+        ({"device": "cuda:0", "engine": "openvino"}, "openvino runs on cpu alone"),
+        ({"device": "cuda:0", "dtype": "int8"}, "int8 does not run on a GPU"),
+        ({"device": "cpu", "dtype": "float16"}, "float16 does not run on a processor"),
         ({"device": "cuda:"}, "device"),
         ({"device": "mps"}, "device"),
     ],

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from annotated_types import Interval
 from pydantic import Field
 
 from card.settings.section import Section
 
-Tokens = Annotated[int, Interval(ge=1, le=1 << 20)]
-Words = Annotated[int, Interval(ge=0, le=256)]
-Count = Annotated[int, Interval(ge=0, le=65536)]
+Tokens = Annotated[int, Field(ge=1, le=1 << 20)]
+Words = Annotated[int, Field(ge=0, le=256)]
+Count = Annotated[int, Field(ge=0, le=65536)]
 
 
 class CacheSettings(Section):
@@ -20,7 +19,7 @@ class CacheSettings(Section):
 
     slots: int = Field(16, ge=1, le=256, description="Requests answered at the same time.")
     nodes: int = Field(512, ge=64, le=8192, description="Most candidates of one session.")
-    kept_tokens: Annotated[int, Interval(ge=0, le=1 << 24)] = Field(
+    kept_tokens: Annotated[int, Field(ge=0, le=1 << 24)] = Field(
         8192, description="Tokens of earlier texts whose KV both engines keep; 0: none."
     )
     isolated: bool = Field(False, description="Requests without a `cache_salt` share no kept text.")
@@ -32,14 +31,14 @@ class CacheSettings(Section):
 class LimitSettings(Section):
     """What one request may ask for. A request that asks for more is refused by name."""
 
-    context_tokens: Annotated[int, Interval(ge=2, le=1 << 20)] = Field(
+    context_tokens: Annotated[int, Field(ge=2, le=1 << 20)] = Field(
         4352, description="Prompt and output; by default at most the models' positions."
     )
     prompt_tokens: Tokens = Field(
         default_factory=lambda said: min(4096, said["context_tokens"] - 1),
         description="Longest prompt; by default 4096, or what a smaller context leaves.",
     )
-    prompt_bytes: Annotated[int, Interval(ge=1, le=1 << 26)] = Field(
+    prompt_bytes: Annotated[int, Field(ge=1, le=1 << 26)] = Field(
         default_factory=lambda said: max(4096, 32 * said["prompt_tokens"]),
         description="Longest prompt before it is tokenized; by default 32 for each token.",
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Interval
 from pydantic import Field, model_validator
 
 from card.cores import usable_cores
@@ -14,8 +13,8 @@ from card.settings.section import Section
 REPOSITORY_ROOT = Path(__file__).resolve().parents[3]
 
 EngineName = Literal["auto", "openvino", "torch", "tensorrt_llm"]
-Threads = Annotated[int, Interval(ge=1, le=256)]
-Devices = Annotated[tuple[Annotated[int, Interval(ge=0)], ...], Field(min_length=1)]
+Threads = Annotated[int, Field(ge=1, le=256)]
+Devices = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
 _PATH = "Hugging Face directory, GGUF file, or directory with one GGUF file and no config.json."
 _DEVICES = "CUDA devices of this model, one a rank, as `nvidia-smi` counts them."

@@ -6,13 +6,12 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Interval
 from pydantic import AfterValidator, AnyHttpUrl, Field, TypeAdapter, model_validator
 
 from card.settings.section import Section
 
 LogFormat = Literal["text", "json"]
-Port = Annotated[int, Interval(ge=1, le=65535)]
+Port = Annotated[int, Field(ge=1, le=65535)]
 
 _SUPERVISORS_OPTIONS = (
     "--http-port",
@@ -82,7 +81,7 @@ class ServingSettings(Section):
     flush_ms: float = Field(
         20, ge=0, le=1000, description="How long deltas after the first are gathered."
     )
-    deltas_per_s: Annotated[float, Interval(ge=1, le=1e6)] | None = Field(
+    deltas_per_s: Annotated[float, Field(ge=1, le=1e6)] | None = Field(
         None, description="Later deltas of all streams together; null: 100 a core."
     )
     prefill_chunk: int = Field(

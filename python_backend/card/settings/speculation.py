@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from annotated_types import Interval
 from pydantic import Field
 
 from card.settings.section import OneOf, Section
@@ -18,8 +17,8 @@ from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
 _LOSSLESS = [name for name, rule in RULES.items() if rule.lossless]
 _LOSSY = [name for name, rule in RULES.items() if not rule.lossless]
-UpToEight = Annotated[int, Interval(ge=1, le=8)]
-Rows = Annotated[int, Interval(ge=1, le=64)]
+UpToEight = Annotated[int, Field(ge=1, le=8)]
+Rows = Annotated[int, Field(ge=1, le=64)]
 
 
 class SpeculationSettings(Section):

@@ -136,17 +136,17 @@ def test_what_the_runtime_ignores_is_refused_whatever_the_setting() -> None:
         ),
         (
             {"target": {**TARGET, "tensorrt_llm": {"devices": [0, 1], "tensor_parallel": 2}}},
-            "has not yet run on hardware",
+            "has not run on hardware",
         ),
         ({"target": {"tensorrt_llm": {"kv_block_tokens": 48}}}, "must be a power of two"),
         (
             {"target": TARGET, "draft": {**TARGET, "tensorrt_llm": {"devices": [0]}}},
             "share device 0, and their .* must stay below 1 together",
         ),
-        ({"target": {**TARGET, "dtype": "int8"}}, "int8 does not run on engine tensorrt_llm"),
+        ({"target": {**TARGET, "dtype": "int8"}}, "int8 does not run on a GPU"),
         (
             {"target": TARGET, "speculation": {"decoding": "draft_then_verify"}},
-            "its loop waits for no draft",
+            "draft_then_verify waits for the draft",
         ),
     ],
 )
