@@ -1,4 +1,4 @@
-"""docker-compose.yml as Compose itself reads it, and ways to read what it says."""
+"""docker-compose.yml as Compose reads it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,9 @@ from programs import program
 from card.settings import REPOSITORY_ROOT
 
 FILE = REPOSITORY_ROOT / "docker-compose.yml"
-SIZES = {"mb": 1 << 20, "gb": 1 << 30}
+PROFILES = ("cpu", "gpu", "openai", "monitoring")
 
 Service = dict[str, Any]
-
-
-PROFILES = ("cpu", "gpu", "openai", "monitoring")
 
 
 def compose(
@@ -31,8 +28,7 @@ def compose(
     *,
     overridden_by: Path | None = None,
 ) -> dict[str, Service]:
-    """The services that Compose makes of the file, with `variables` and none of ours from the
-    environment."""
+    """The services of the file, with `variables` and none of ours from the environment."""
     more = () if overridden_by is None else ("--file", str(overridden_by))
     asked = (f"--profile={profile}" for profile in profiles)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CARD_")}
@@ -49,14 +45,9 @@ def compose(
 
 
 @functools.cache
-def _all_services(*variables: tuple[str, str]) -> dict[str, Service]:
+def services(*variables: tuple[str, str]) -> dict[str, Service]:
+    """All services, of every profile."""
     return compose(FILE, PROFILES, dict(variables))
-
-
-def services_of(profile: str, *variables: tuple[str, str]) -> dict[str, Service]:
-    """The services that a profile starts, under these environment variables."""
-    services = _all_services(*variables)
-    return {name: service for name, service in services.items() if profile in service["profiles"]}
 
 
 def mounts(service: Service) -> dict[str, tuple[Path, bool]]:
@@ -71,24 +62,19 @@ def mounts(service: Service) -> dict[str, tuple[Path, bool]]:
     return found
 
 
-def ports(service: Service) -> dict[int, tuple[str, int]]:
-    """Address and port on the host, by port in the container."""
+def ports(service: Service) -> dict[int, str]:
+    """Address on the host by port, which is the same in the container."""
     found = {}
-    for port in service["ports"]:
+    for port in service.get("ports", ()):
         if isinstance(port, str):
             address, published, target = port.removesuffix("/tcp").split(":")
-            found[int(target)] = address, int(published)
         else:
-            found[int(port["target"])] = port["host_ip"], int(port["published"])
+            address, published, target = port["host_ip"], port["published"], port["target"]
+        assert int(published) == int(target)
+        found[int(target)] = address
     return found
 
 
 def seconds(duration: str) -> float:
     minutes, seconds = re.fullmatch(r"(?:(\d+)m)?(?:(\d+)s)?", duration).groups()  # type: ignore[union-attr]
     return 60 * int(minutes or 0) + int(seconds or 0)
-
-
-def size_in_bytes(size: str | int) -> int:
-    if isinstance(size, int) or size.isdigit():
-        return int(size)
-    return int(size[:-2]) * SIZES[size[-2:]]
