@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
-from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
@@ -39,30 +38,10 @@ def image(request: pytest.FixtureRequest) -> Stage:
     return stages()[str(request.param)]
 
 
-def _copied(stage: Stage) -> Iterator[str]:
-    """Sources in the build context."""
-    for value in stage.all("COPY"):
-        if "--from=" not in value:
-            yield from [word for word in value.split() if not word.startswith("--")][:-1]
-    for value in stage.all("RUN"):
-        for mount in re.findall(r"--mount=(\S+)", value):
-            options = dict(option.split("=") for option in mount.split(","))
-            if "from" not in options:
-                yield options["source"]
-
-
 def _ignored(path: Path) -> bool:
     lines = (REPOSITORY_ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     spec = pathspec.PathSpec.from_lines("gitignore", lines)
     return bool(spec.match_file(path.relative_to(REPOSITORY_ROOT).as_posix()))
-
-
-def test_everything_copied_exists_and_is_not_ignored() -> None:
-    for stage in stages().values():
-        for source in _copied(stage):
-            path = REPOSITORY_ROOT / source
-            files = [path] if path.is_file() else [p for p in path.rglob("*.*") if p.is_file()]
-            assert [file for file in files if not _ignored(file)], source
 
 
 def test_only_the_cpu_image_has_weights_and_they_are_the_chat_pair() -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
-from dockerfile import models_of_the_cpu_image
 from manifests import (
     APART,
     GATEWAY,
@@ -144,15 +143,6 @@ def test_models_are_downloaded_where_the_settings_look(name: str, tmp_path: Path
     commands = [one["command"] for one in pod_of(rendered(MODELS), "Job")["spec"]["containers"]]
     loaded = re.findall(r"--local-dir (\S+)", " ".join(word for line in commands for word in line))
     assert set(loaded) == {str(settings.target.path), str(settings.draft.path)}
-
-
-def test_cpu_pod_serves_the_pair_of_its_image(tmp_path: Path) -> None:
-    manifests = rendered("cpu")
-    settings = settings_of(manifests, tmp_path)
-    mounted = {Path(mount["mountPath"]) for mount in container_of(manifests)["volumeMounts"]}
-    for model in (settings.target, settings.draft):
-        assert model.path.is_relative_to(models_of_the_cpu_image())
-        assert not mounted & {model.path, *model.path.parents}
 
 
 def test_pod_has_as_many_gpus_as_its_settings_name(

@@ -16,7 +16,7 @@ import typer
 import yaml
 from compose_file import FILE, compose
 from debian_package import prometheus_programs
-from manifests import APART, KUBERNETES, MODELS, OVERLAYS, Manifest, folder, rendered
+from manifests import APART, OVERLAYS, Manifest, folder, rendered
 
 from card.settings import REPOSITORY_ROOT, Settings, load_settings
 from card_guard.command import app as guard
@@ -25,8 +25,6 @@ KUBERNETES_VERSIONS = ("1.27.0", "1.37.0")
 """The oldest and the newest that we validate against."""
 SCHEMAS = Path(__file__).parent / "schemas"
 CUSTOM_KINDS = {"PodMonitor": "podmonitor.json", "GRPCRoute": "grpcroute.json"}
-KUSTOMIZE_1_20 = {"bases", "configMapGenerator", "images", "namespace", "patchesStrategicMerge"}
-"""Fields that the kustomize inside kubectl 1.20 and today's both know, beside resources."""
 PAGES = ("docs/settings.md", "SECURITY.md", "docs/deploy.md", "docs/gpu.md", "docs/operations.md")
 
 
@@ -58,22 +56,11 @@ def _validate(manifest: Manifest, version: str) -> None:
 @pytest.mark.parametrize("name", [*OVERLAYS, *APART])
 def test_manifests_are_valid_in_one_namespace(name: str, version: str) -> None:
     manifests = rendered(name)
-    for manifest in manifests:
+    by_hand = folder(name) / "copy.yaml"
+    further = [yaml.safe_load(by_hand.read_text(encoding="utf-8"))] if by_hand.exists() else []
+    for manifest in [*manifests, *further]:
         _validate(manifest, version)
     assert {manifest["metadata"]["namespace"] for manifest in manifests} == {"card"}
-
-
-@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-def test_pod_for_copies_is_valid(version: str) -> None:
-    _validate(yaml.safe_load((folder(MODELS) / "copy.yaml").read_text(encoding="utf-8")), version)
-
-
-def test_kustomizations_use_only_fields_that_kubectl_1_20_knows() -> None:
-    for file in KUBERNETES.rglob("kustomization.yaml"):
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-        assert set(content) <= KUSTOMIZE_1_20 | {"resources"}, file
-        # Folders are `bases` there; `resources` are files.
-        assert all((file.parent / name).is_file() for name in content.get("resources", ())), file
 
 
 def _blocks(page: str) -> list[dict[str, Any]]:

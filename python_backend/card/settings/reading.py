@@ -41,9 +41,9 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     source = f"settings file {file}" if file else "settings"
     source += f" with {', '.join(overriding.values())}" if overriding else ""
     content = (_content(file) if file else {}) | overrides
-    for name in overriding:
-        if name not in (known := [variable_of(place) for place in fields()]):
-            raise SettingsError(f"environment variable {name} sets no field{_nearest(name, known)}")
+    known = [variable_of(place) for place in fields()] if overriding else []
+    for name in set(overriding) - set(known):
+        raise SettingsError(f"environment variable {name} sets no field{_nearest(name, known)}")
     try:
         said = Settings(**content)
         return fitted(anchored(said, file.parent if file else REPOSITORY_ROOT))
@@ -51,7 +51,7 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
         raise SettingsError(f"{source}: {_explained(error)}") from error
     except (ValueError, RecursionError) as error:
         text = getattr(error.__cause__, "doc", None)  # of a variable that must be JSON
-        names = [name for name, value in os.environ.items() if value == text]
+        names = [name for name in overriding.values() if os.environ[name] == text]
         problem = f"{', '.join(names)} must be JSON{_got(text)}" if names else str(error)
         raise SettingsError(f"{source}: {problem}") from error
 
