@@ -68,7 +68,8 @@ def volume_at(manifests: list[Manifest], path: str) -> Manifest:
     """The volume that the container mounts at `path`, with the mount's `readOnly`."""
     (mount,) = [m for m in container_of(manifests)["volumeMounts"] if m["mountPath"] == path]
     volumes = {volume["name"]: volume for volume in pod_of(manifests)["spec"]["volumes"]}
-    return volumes[mount["name"]] | {"readOnly": mount.get("readOnly", False)}
+    found: Manifest = volumes[mount["name"]] | {"readOnly": mount.get("readOnly", False)}
+    return found
 
 
 def settings_of(manifests: Iterable[Manifest], folder: Path) -> Settings:
