@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from card.serving.supervision.tether import tethered
+from card.serving.child import bound
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def child(
     """A process with pipes for its input and output, killed at the end of the `with`."""
     with _heeding_interrupts():
         process = subprocess.Popen(
-            tethered(signal.SIGKILL, command),
+            bound(signal.SIGKILL, command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from child_process import child, next_line
 
-from card.serving.supervision.stubs import STUB_PROGRAM, Stub, find_stubs
+from card.serving.supervision.processes import STUB_PROGRAM, Stub, find_stubs
 
 _WAIT = "import sys\nsys.stdout.write('up\\n')\nsys.stdout.flush()\nsys.stdin.read()\n"
 

@@ -25,8 +25,8 @@ from tritonclient.grpc import InferInput, InferResult
 
 from card.cache import Pool
 from card.serving.geometry import pool_geometry
-from card.serving.supervision.policy import PROBATION_S
 from card.serving.supervision.residue import sweep
+from card.serving.supervision.states import PROBATION_S
 from card.settings import REPOSITORY_ROOT, load_settings
 from loading.service import Service, starting_service
 from loading.supervised import SUPERVISOR

@@ -21,7 +21,7 @@ from running_service import BACK_S, Overrides, Refused, RunningService, StartSer
 from traces import TRACES, Traces
 
 from card.cache import ENGINES, SlotState
-from card.serving.supervision.stubs import find_stubs
+from card.serving.supervision.processes import find_stubs
 
 PROMPTS = (
     "def fibonacci(n):",

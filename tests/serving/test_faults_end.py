@@ -13,9 +13,9 @@ import psutil
 from running_service import BACK_S, StartService
 from traces import Traces
 
-from card.serving.supervision.policy import ProcessState
+from card.serving.supervision.processes import process_state
 from card.serving.supervision.residue import sweep
-from card.serving.supervision.stubs import process_state
+from card.serving.supervision.watch import ProcessState
 
 PROMPTS = ("def fibonacci(n):", "class Stack:\n", "import os\n", "x")
 DRAIN_S = 120.0

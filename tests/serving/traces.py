@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 from running_service import RunningService
 
-from card.serving.supervision.policy import STUBS
+from card.serving.supervision.processes import find_orphans, find_stubs
 from card.serving.supervision.residue import REGIONS
-from card.serving.supervision.stubs import find_orphans, find_stubs
+from card.serving.supervision.states import STUBS
 
 TRACES = len(STUBS) + 2
 """What a service keeps in shared memory: a region per stub, its run directory and its pool."""

@@ -13,7 +13,7 @@ import pytest
 
 from card.engines.load_lock import LoadLock
 from card.engines.phases import phase, watched_by
-from card.serving.supervision.notices import Notices
+from card.serving.notices import Notices
 
 _SOON_S = 10.0
 

@@ -21,7 +21,7 @@ from typing import IO, Annotated, Any, NoReturn, TypeVar
 import typer
 from rich.console import Console
 
-from card.serving.supervision.prerequisites import check_ports
+from card.serving.prerequisites import check_ports
 from card.settings import Settings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from card_client.chat_template import ChatTemplateError

@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from card.serving.supervision.repository import reachable
-from card.serving.supervision.tether import tethered
+from card.serving.addresses import reachable
+from card.serving.child import bound
 from card.settings import ServingSettings
 from loading.supervised import open_local
 
@@ -49,7 +49,7 @@ class GatewayProcess:
     def start(self) -> None:
         """Start it, from the main thread."""
         self._process = subprocess.Popen(
-            tethered(signal.SIGTERM, self._command),
+            bound(signal.SIGTERM, self._command),
             env=os.environ,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,

@@ -6,8 +6,8 @@ import json
 import shlex
 from urllib.request import getproxies, proxy_bypass
 
+from card.serving.addresses import reachable
 from card.serving.requests.vocabulary import Vocabulary
-from card.serving.supervision.repository import reachable
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
 from demonstration.prompts import prompt_of
 

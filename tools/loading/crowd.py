@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from card.serving.supervision.tether import tethered
+from card.serving.child import bound
 from card_client import CardClient, CardError, GenerateRequest
 
 PAUSE_S = 0.05
@@ -26,7 +26,7 @@ _ANSWER_S = 120.0
 def crowd(address: str, clients: int) -> Iterator[None]:
     """So many clients that ask for long texts again and again, and are gone at the end."""
     command = [sys.executable, "-m", __name__, address, str(clients)]
-    process = subprocess.Popen(tethered(signal.SIGKILL, command), start_new_session=True)
+    process = subprocess.Popen(bound(signal.SIGKILL, command), start_new_session=True)
     try:
         yield
     finally:

@@ -16,8 +16,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from card.serving.supervision.repository import reachable
-from card.serving.supervision.tether import tethered
+from card.serving.addresses import reachable
+from card.serving.child import bound
 from card.settings import ServingSettings
 
 _ANSWER_S = 2.0
@@ -116,7 +116,7 @@ class SupervisedServer:
         """Where programs on this machine reach the server."""
         self._ready_url = f"http://{self.host}:{serving.health_port}/ready"
         self.process = subprocess.Popen(
-            tethered(signal.SIGTERM, [*map(str, command), *file]),
+            bound(signal.SIGTERM, [*map(str, command), *file]),
             env=os.environ | ports | dict(variables or {}),
             stdin=subprocess.DEVNULL,
             stdout=output or sys.stderr,

@@ -3,7 +3,7 @@
     python -m card.serving.supervisor --settings FILE
 
 Exit codes: 0 stopped on SIGTERM or SIGINT; 1 the server does not start; 2 this machine or the
-settings do not allow to start it, said in one line each.
+settings do not allow to start it, or the models' files cannot be served, said in one line each.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ import typer
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
 from card.serving.log import open_log
-from card.serving.supervision.descriptors import FEW, raise_limit
-from card.serving.supervision.guard import check_guard
-from card.serving.supervision.journal import COMPONENT, note, warn
-from card.serving.supervision.model_files import check_model_files
-from card.serving.supervision.policy import STUBS
-from card.serving.supervision.prerequisites import (
+from card.serving.prerequisites import (
+    FEW_FILES,
     check_architecture,
     check_ascii,
     check_ports,
     check_shared_memory,
     check_shell_proof,
+    raise_limit,
 )
+from card.serving.supervision.guard import check_guard
+from card.serving.supervision.recovery import LOG
 from card.serving.supervision.residue import REGIONS, run_directory
 from card.serving.supervision.startup import StartError
-from card.serving.supervision.stop_requests import StopRequests
-from card.serving.supervision.supervisor import Supervisor
+from card.serving.supervision.states import STUBS
+from card.serving.supervision.supervisor import StopRequests, Supervisor, UnservableError
 from card.serving.supervision.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
 from card.settings import REPOSITORY_ROOT, LimitSettings, Settings, SettingsError, load_settings
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def unmet_prerequisites(settings: Settings) -> list[str]:
     """What keeps this machine from serving `settings`, in one line each."""
     serving, directory = settings.serving, settings.cache.directory
-    if problem := check_model_files(settings):
-        return [problem]
     ports = {f"serving.{name}": port for name, port in serving.ports.items()}
     needed_bytes = {REGIONS: len(STUBS) * MINIMUM_REGION_BYTES}  # one line for the same folder
     fields = {directory: "cache.directory"} if directory != REGIONS else {}
@@ -73,36 +72,39 @@ def main(
     """Serve CARD on Triton until SIGTERM or SIGINT; a second signal cuts open streams off."""
     stop_requests = StopRequests()
 
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(0)
+
     def stop(number: int, frame: FrameType | None) -> None:
         stop_requests.ask()
 
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, stop)  # before anything exists that a sudden end would leave
+    for number in _STOPPING:
+        signal.signal(number, leave)  # while there is nothing yet that must be removed
     try:
         values = load_settings(settings)
-        open_log(COMPONENT, values.observability.log_format)
-        if (descriptors := raise_limit()) < FEW:
-            warn(
+        open_log("supervisor", values.observability.log_format)
+        if (files := raise_limit()) < FEW_FILES:
+            LOG.warn(
                 "few_descriptors",
-                limit=descriptors,
+                limit=files,
                 reason="so many silent connections shut everybody out; raise 'ulimit -Hn'",
             )
         if values.limits.context_tokens < LimitSettings().context_tokens:
-            note(
+            LOG.note(
                 "short_context",
                 context_tokens=values.limits.context_tokens,
                 reason="the settings say so, or the models were built for no more",
             )
         if unmet := unmet_prerequisites(values):
             _refuse(unmet)
-        supervisor = Supervisor(values, model_repository, stop_requests)
-    except (SettingsError, TritonNotFoundError, OSError) as error:
+        for number in _STOPPING:
+            signal.signal(number, stop)
+        Supervisor(values, model_repository, stop_requests).run()
+    except (SettingsError, TritonNotFoundError, UnservableError, OSError) as error:
         _refuse([str(error)])
-    try:
-        supervisor.run()
     except StartError as error:
         typer.echo(f"error: {error}", err=True)
-        warn("gave_up", reason=error.for_the_log)
+        LOG.warn("gave_up", reason=error.for_the_log)
         raise typer.Exit(1) from error
 
 

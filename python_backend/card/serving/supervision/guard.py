@@ -1,7 +1,7 @@
 """The guard's process (`gateway/card_guard`): started, listened to, started again.
 
 It stands on the port that clients know and passes their calls on to Triton, which listens on a
-socket in the supervisor's own directory. A guard that hangs or ends is replaced: what it holds are
+socket in the supervisor's own directory. A guard that hangs or ends is replaced: it holds
 connections, nothing else.
 """
 
@@ -17,10 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from card.serving.supervision.policy import BLINK_S
-from card.serving.supervision.server import ending
-from card.serving.supervision.starvation import Starvation
-from card.serving.supervision.tether import tethered
+from card.serving.child import bound
+from card.serving.supervision.processes import ending
+from card.serving.supervision.watch import BLINK_S, Starvation
 from card.settings import ServingSettings, Settings, without_settings
 
 PROGRAM = "card_guard"
@@ -29,7 +28,7 @@ LONGEST_SOCKET = 107
 _UNFIT_FOR_A_SOCKET = "#?,%"
 """gRPC reads a socket's path as part of a URI."""
 START_S = 30.0
-"""It listens a second after its start; who has not by then hangs."""
+"""A guard listens a second after its start; one that does not by then hangs."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 """Between two starts, doubled with each that came to nothing."""
 _MOST_BEATS = 4096
@@ -44,23 +43,25 @@ def triton_socket(directory: Path, port: int) -> Path:
 
 def check_guard(serving: ServingSettings, directory: Path) -> str | None:
     """What keeps the guard from being started with Triton's socket in `directory`, in one line."""
+    problem = None
     if importlib.util.find_spec(PROGRAM) is None:
-        return (
-            f"serving.guard is true, but the package {PROGRAM} is not installed here: install "
-            "client/ and gateway/ of the repository, or set serving.guard to false"
+        problem = (
+            f"the package {PROGRAM} is not installed here: install client/ and gateway/ of the "
+            "repository"
         )
-    if unfit := [character for character in _UNFIT_FOR_A_SOCKET if character in str(directory)]:
-        return (
-            f"serving.guard is true, but cache.directory ({directory}) contains "
-            f"{' and '.join(unfit)}, which no socket's path may: choose another directory, or set "
-            "serving.guard to false"
+    elif unfit := [character for character in _UNFIT_FOR_A_SOCKET if character in str(directory)]:
+        problem = (
+            f"cache.directory ({directory}) contains {' and '.join(unfit)}, which no socket's path "
+            "may: choose another directory"
         )
-    if len(os.fsencode(triton_socket(directory, serving.grpc_port))) > LONGEST_SOCKET:
-        return (
-            f"serving.guard is true, but cache.directory is too long a path for a socket in it "
-            f"({directory}): choose a shorter one, or set serving.guard to false"
+    elif len(os.fsencode(triton_socket(directory, serving.grpc_port))) > LONGEST_SOCKET:
+        problem = (
+            f"cache.directory is too long a path for a socket in it ({directory}): choose a "
+            "shorter one"
         )
-    return None
+    if problem is None:
+        return None
+    return f"serving.guard is true, but {problem}, or set serving.guard to false"
 
 
 class GuardProcess:
@@ -73,7 +74,7 @@ class GuardProcess:
         clock: Callable[[], float] = time.monotonic,
         starvation: Starvation | None = None,
     ) -> None:
-        """Start it, from the main thread (see `tethered`)."""
+        """Start it, from the main thread (see `bound`). Raises `OSError`."""
         serving = settings.serving
         self._command = [
             *(sys.executable, "-m", PROGRAM),
@@ -87,9 +88,8 @@ class GuardProcess:
         self._pause_s = _FIRST_PAUSE_S
         self._clock = clock
         self._starvation = starvation or Starvation()
-        self._starved_s = 0.0
         self._began_s = self._looked_s = self._heard_s = clock()
-        self._listens = False
+        self._listens, self._unexplained_s = False, 0.0
         self._process, self._beats = _started(self._command)
 
     @property
@@ -103,9 +103,14 @@ class GuardProcess:
         return "" if code is None else ending(code)
 
     @property
-    def refuses(self) -> bool:
-        """Whether it ended by itself, without ever having listened: it would again."""
-        return not self._listens and (self._process.poll() or 0) > 0
+    def refusal(self) -> str:
+        """Why a guard that never listened ended by itself, as it would again; else empty."""
+        if self._listens or (self._process.poll() or 0) <= 0:
+            return ""
+        return (
+            f"the guard ended during the start ({self.ended}); its own message stands above; "
+            "its options are serving.guard_arguments"
+        )
 
     @property
     def condition(self) -> str:
@@ -119,27 +124,33 @@ class GuardProcess:
     def look(self) -> None:
         """Hear whether it still beats."""
         now_s = self._clock()
-        if now_s - self._looked_s > BLINK_S:  # nobody ran meanwhile, the guard neither
+        if now_s - self._looked_s > BLINK_S:  # the supervisor did not run meanwhile, nor the guard
             self._heard_s = now_s
         self._looked_s = now_s
         if not self._beats.closed and self._beats.read(_MOST_BEATS):
             self._heard_s, self._listens, self._pause_s = now_s, True, _FIRST_PAUSE_S
-        self._starved_s = self._starvation.of(self.pid, self._silence_s)
+        silence_s = now_s - self._heard_s
+        self._unexplained_s = silence_s - self._starvation.of(self.pid, silence_s)
 
     def replace(self) -> str | None:
         """Start another one if this one is lost. Why it was, if so.
 
         Raises `OSError` where none can be started; call again later.
         """
-        lost = self._loss()
-        if lost is None or self._clock() - self._began_s < self._pause_s:
+        if self.ended:
+            loss = f"ended ({self.ended})"
+        elif self._unexplained_s > (self._timeout_s if self._listens else START_S):
+            loss = f"silent for {self._looked_s - self._heard_s:.1f} s"
+        else:
+            return None
+        if self._clock() - self._began_s < self._pause_s:
             return None
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         self._began_s = self._looked_s = self._heard_s = self._clock()
-        self._listens = False
+        self._listens, self._unexplained_s = False, 0.0
         self.close()
         self._process, self._beats = _started(self._command)
-        return lost
+        return loss
 
     def close(self) -> None:
         """Kill it, and wait until it is gone."""
@@ -147,31 +158,15 @@ class GuardProcess:
         self._process.wait()
         self._beats.close()
 
-    @property
-    def _silence_s(self) -> float:
-        return self._looked_s - self._heard_s
-
-    @property
-    def _unexplained_s(self) -> float:
-        """How much of its silence was no waiting for a processor."""
-        return self._silence_s - self._starved_s
-
-    def _loss(self) -> str | None:
-        if self.ended:
-            return f"ended ({self.ended})"
-        if self._unexplained_s > (self._timeout_s if self._listens else START_S):
-            return f"silent for {self._silence_s:.1f} s"
-        return None
-
 
 def _started(command: list[str]) -> tuple[subprocess.Popen[bytes], io.FileIO]:
-    """A guard, and where its beats are to be read. Raises `OSError`."""
+    """A guard, and the pipe in which it beats. Raises `OSError`."""
     heard, beaten = os.pipe()
     beats = io.FileIO(heard)
     os.set_blocking(heard, False)
     try:
         process = subprocess.Popen(
-            tethered(signal.SIGKILL, [*command, f"--beats={beaten}"]),
+            bound(signal.SIGKILL, [*command, f"--beats={beaten}"]),
             env=without_settings(os.environ),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,

@@ -1,18 +1,28 @@
-"""Whether the pair's files can be served at all, looked at in a moment before anything starts.
+"""Whether the pair's files can be served at all, looked at before anything starts.
 
-The models check the same and more when they load them, but then a server has been started.
+The models check the same and more when they load them, but then a server has been started. A
+stranger's files may take for ever to read, so a child process reads them, which can be killed.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import signal
+import sys
+import traceback
 from contextlib import suppress
+from typing import NoReturn
 
 from card.decoding.from_settings import ngram_memory
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
 from card.engines.vocabulary import shared_vocabulary, vocabulary_size
+from card.serving.child import signal_on_parent_exit
+from card.serving.notices import LOAD_ERRORS
+from card.serving.requests.chat_parameters import chat_parameters
 from card.serving.requests.vocabulary import Vocabulary
-from card.serving.supervision.load_failure import LOAD_ERRORS
 from card.settings import ModelSettings, Settings
 from model_files import ModelFiles, ModelFilesError, model_files_of
 from model_files.opening import is_gguf
@@ -22,6 +32,63 @@ _INSTEAD = {
     "draft_small": "; scripts/cut_draft.py makes one of the draft",
 }
 """What to do without a model of this role."""
+_PIECE_BYTES = 1 << 16
+
+
+class ModelFilesReading:
+    """A child process that reads the models' files; `close` kills it."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Fork it, from the main thread and before other threads run. Raises `OSError`."""
+        self._reader, writer = os.pipe()
+        self._said = b""
+        parent = os.getpid()
+        self._child = os.fork()
+        if self._child == 0:
+            _read_in_child(settings, writer, parent)
+        os.close(writer)
+
+    def has_ended(self, within_s: float) -> bool:
+        """Wait for so long at most; whether the child has said everything."""
+        if not select.select([self._reader], [], [], within_s)[0]:
+            return False
+        piece = os.read(self._reader, _PIECE_BYTES)
+        self._said += piece
+        return not piece
+
+    @property
+    def result(self) -> tuple[str | None, dict[str, str]]:
+        """What is wrong, in one line, and what clients are told of the target."""
+        try:
+            problem, told = json.loads(self._said)
+        except ValueError:
+            problem = "the process that reads the models' files ended; its message stands above"
+            told = {}
+        return problem, told
+
+    def close(self) -> None:
+        os.kill(self._child, signal.SIGKILL)
+        os.waitpid(self._child, 0)
+        os.close(self._reader)
+
+
+def _read_in_child(settings: Settings, writer: int, parent: int) -> NoReturn:
+    """Say what `check_model_files` and `chat_parameters` find, and end."""
+    code = 1
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal_on_parent_exit(signal.SIGKILL, parent)
+        problem = check_model_files(settings)
+        told = {} if problem else chat_parameters(settings.target.path)
+        with open(writer, "w", encoding="ascii") as answer:
+            json.dump((problem, told), answer)
+        code = 0
+    except Exception:
+        traceback.print_exc()
+    finally:  # without the exit handlers of the parent, of which this is a copy
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def check_model_files(settings: Settings) -> str | None:

@@ -1,34 +1,40 @@
-"""One model's recovery: killed, unloaded, loaded, seen well again."""
+"""Brings models back as `states` decides: each lost one is killed, unloaded and loaded, and must
+be seen well again. Reloads run in threads; their ends are events.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import Protocol
 
 import psutil
 
-from card.serving.supervision.policy import ProcessState, lasted_s
+from card.serving.log import EventLog
+from card.serving.supervision.processes import Stub, kill
 from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import remove_region
 from card.serving.supervision.server import TritonProcess
-from card.serving.supervision.stubs import Stub, kill
+from card.serving.supervision.states import CARD, STUBS, Action, Event, Recovery, Repair
+from card.serving.supervision.watch import Lasting, ProcessState, ServerSight, Sight, Watch
 
 Clock = Callable[[], float]
+LOG = EventLog("supervisor")
 
 _LOOK_S = 0.02
 _LET_GO_S = 2.0
 """Triton fails what it had queued for a dead process within a second, if it does at all."""
 STUCK_S = 3.0
-"""A model whose process has not run for so long while Triton loads it will never be loaded."""
+"""Triton never finishes the load of a model whose process has not run for so long."""
 _LOST_S = 0.5
-"""Nor will a loaded one whose process has not run for so long come to serve."""
+"""A loaded model whose process has not run for so long never comes to serve."""
 _PAUSED_S = 0.5
 """Triton gives up on a process that does not answer for a second while it loads its model, and then
-waits for the end of it: one that was only paused and goes on would be waited for for ever."""
+waits for the end of that process, for ever if it was only paused and goes on."""
 
 
 class RecoveryError(RuntimeError):
@@ -36,23 +42,13 @@ class RecoveryError(RuntimeError):
 
 
 class BeyondReloadError(RecoveryError):
-    """Only a new server helps."""
-
-
-class StuckLoadError(BeyondReloadError):
-    """Triton waits for a process that is gone, whatever it is told: it loads this model no more."""
-
-
-class LostRequestsError(BeyondReloadError):
-    """Triton waits for answers of a process that is gone, and so do clients."""
+    """Only a new server helps: Triton waits for a process that is gone, and so may clients."""
 
 
 class LoadWatch:
-    """Tells whether Triton waits in vain for the process of a model that it loads, or does not run.
+    """Tells whether Triton waits in vain for the process of a model that it loads.
 
-    A process that dies (or is stopped) while it loads its model may leave Triton waiting for ever.
-
-    limit_s  how long it may be away
+    limit_s  how long the process may be away
     """
 
     def __init__(
@@ -61,29 +57,27 @@ class LoadWatch:
         self._server = server
         self._limit_s = limit_s
         self._clock = clock
-        self._since_s: dict[str, float] = {}
+        self._lasting = Lasting()
 
     def is_stuck(self, model: str) -> bool:
         """Whether the last known process of `model` has not run for a while, look after look."""
         stub = self._server.stub(model)
         away = stub is not None and stub.state is not ProcessState.RUNNING
-        return self._lasted_s(model, away) > self._limit_s
+        return self._lasting.seconds(model, away, self._clock()) > self._limit_s
 
     def end_paused(self, model: str) -> None:
         """Kill the process of `model` if it has been stopped for a moment, look after look."""
         stub = self._server.stub(model)
         stopped = stub is not None and stub.state is ProcessState.STOPPED
-        if self._lasted_s(f"{model} stopped", stopped) > _PAUSED_S and stub is not None:
+        stopped_s = self._lasting.seconds(f"{model} stopped", stopped, self._clock())
+        if stopped_s > _PAUSED_S and stub is not None:
             with suppress(psutil.NoSuchProcess):
                 stub.process.kill()
 
     def is_server_stopped(self) -> bool:
         """Whether the server itself has been stopped for a while, look after look."""
         stopped = self._server.state is ProcessState.STOPPED
-        return self._lasted_s("", stopped) > self._limit_s
-
-    def _lasted_s(self, condition: str, holds: bool) -> float:
-        return lasted_s(self._since_s, condition, holds, self._clock())
+        return self._lasting.seconds("", stopped, self._clock()) > self._limit_s
 
 
 def reload_model(
@@ -133,14 +127,14 @@ def _see_it_let_go(model: str, repository: Repository, clock: Clock) -> None:
     limit_s = clock() + _LET_GO_S
     while not repository.is_unloaded(model):
         if clock() > limit_s:
-            raise LostRequestsError("requests were open in its process")
+            raise BeyondReloadError("requests were open in its process")
         time.sleep(_LOOK_S)
 
 
 def _load(
     model: str, server: TritonProcess, repository: Repository, timeout_s: float, clock: Clock
 ) -> None:
-    """Load `model`. Where its process dies meanwhile and Triton does not notice, tell Triton."""
+    """Load `model`. If its process dies meanwhile and Triton does not notice, end the load."""
     loading: Future[None] = Future()
 
     def load() -> None:
@@ -151,6 +145,7 @@ def _load(
         else:
             loading.set_result(None)
 
+    # A thread of its own, which a load that never ends may hold up.
     threading.Thread(target=load, name=f"loading {model}", daemon=True).start()
     watch, told = LoadWatch(server, clock=clock), False
     while True:
@@ -161,6 +156,100 @@ def _load(
             if not watch.is_stuck(model):
                 continue
             if told:
-                raise StuckLoadError("its process did not survive its loading") from None
+                raise BeyondReloadError("its process did not survive its loading") from None
             server.fail_load(model)
             watch, told = LoadWatch(server, clock=clock), True
+
+
+class Healed(Protocol):
+    """A running service, as far as its models are brought back."""
+
+    @property
+    def server_sight(self) -> ServerSight: ...
+
+    @property
+    def open_slots(self) -> int: ...
+
+    def reload(self, model: str) -> None: ...
+
+
+class Healing:
+    """The recoveries of the models of one server after another, at most one a model at a time."""
+
+    def __init__(
+        self,
+        *,
+        engine_timeout_s: float,
+        load_timeout_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._watch = Watch(engine_timeout_s=engine_timeout_s, load_timeout_s=load_timeout_s)
+        self._workers = ThreadPoolExecutor(len(STUBS), thread_name_prefix="recovery")
+        self._running: dict[str, Future[None]] = {}
+        self.begun = dict.fromkeys(STUBS, 0)
+        """How many reloads were begun, by model."""
+        self.begin()
+
+    def begin(self) -> None:
+        """Another server runs: nothing that happened to the last one counts."""
+        self._recoveries = {model: Recovery(model) for model in STUBS}
+        self._running.clear()
+
+    def close(self) -> None:
+        """Wait for the threads; their server must have ended."""
+        self._workers.shutdown()
+
+    def is_reloading(self, model: str) -> bool:
+        return self._recoveries[model].is_reloading
+
+    def heal(self, service: Healed, sights: Mapping[str, Sight]) -> str | None:
+        """Look and reload what needs it; why the server must restart, if it must."""
+        now_s = self._clock()
+        self._watch.look(now_s)
+        for model, reload in list(self._running.items()):
+            if reload.done() and (reason := self._finished(service, model, now_s)):
+                return reason
+        card = None if self.is_reloading(CARD) else sights.get(CARD)
+        if reason := self._watch.server(service.server_sight, card):
+            return reason
+        for model, sight in sights.items():
+            recovery = self._recoveries[model]
+            if recovery.state is Repair.AWAITING_CALM and not service.open_slots:
+                recovery.meet(Event.CALM, now_s)
+                return f"{model}: no stream is open, and only a new server can load it"
+            if recovery.is_reloading:
+                continue
+            lost = self._watch.model(model, sight)
+            action = recovery.see(lost is not None, sight.streams, now_s)
+            streams = f", and {sight.streams} open streams with it" if sight.streams else ""
+            if reason := self._act(service, model, action, f"{lost}{streams}"):
+                return reason
+        return None
+
+    def _finished(self, service: Healed, model: str, now_s: float) -> str | None:
+        """Take the end of a reload; why the server must restart, if it must."""
+        recovery = self._recoveries[model]
+        try:
+            self._running.pop(model).result()
+        except RecoveryError as error:
+            stuck = isinstance(error, BeyondReloadError)
+            action = recovery.meet(Event.STUCK if stuck else Event.FAILED, now_s)
+            if recovery.state is Repair.AWAITING_CALM:
+                LOG.warn("restart_waits", model=model, reason=error, until="no stream is open")
+            elif not stuck:
+                LOG.warn("reload_failed", model=model, reason=error)
+            return self._act(service, model, action, f"its recovery failed: {error}")
+        recovery.meet(Event.BACK, now_s)
+        LOG.note("recovered", model=model)
+        return None
+
+    def _act(self, service: Healed, model: str, action: Action, reason: str) -> str | None:
+        if action is Action.RESTART_SERVER:
+            return f"{model}: {reason}"
+        if action is Action.RELOAD:
+            LOG.warn("reloading", model=model, reason=reason)
+            self._watch.forget(model)
+            self.begun[model] += 1
+            self._running[model] = self._workers.submit(service.reload, model)
+        return None

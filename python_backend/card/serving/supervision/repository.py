@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import http.client
 import json
+import threading
+import time
 from collections.abc import Iterable
 
-PROBE_TIMEOUT_S = 2.0
+from card.serving.addresses import reachable
+from card.serving.supervision.states import ENSEMBLE
 
-
-def reachable(address: str) -> str:
-    """Where a program on this machine reaches what binds `address`."""
-    return "127.0.0.1" if address == "0.0.0.0" else address
+_PROBE_TIMEOUT_S = 2.0
+_PROBE_PERIOD_S = 0.25
 
 
 class RepositoryError(RuntimeError):
@@ -23,20 +24,18 @@ class Repository:
 
     def __init__(self, address: str, port: int, headers: dict[str, str]) -> None:
         """`address` is the one that the server binds."""
-        self._host = reachable(address)
-        self._port = port
+        self._host, self._port = reachable(address), port
         self._headers = headers
 
     def is_ready(self, model: str) -> bool:
         """Whether the server would take a request to `model` now. Raises if it does not answer."""
-        status, _ = self._call("GET", f"/v2/models/{model}/ready", PROBE_TIMEOUT_S)
+        status, _ = self._call("GET", f"/v2/models/{model}/ready", _PROBE_TIMEOUT_S)
         return status == http.client.OK
 
     def serves(self, models: Iterable[str]) -> bool:
         """Whether all of `models` are loaded. Raises if that is unknown, as where another server,
         to which `headers` mean nothing, has the port."""
-        ready = {model for model, state in self._states() if state == "READY"}
-        return ready.issuperset(models)
+        return {model for model, state in self._states() if state == "READY"}.issuperset(models)
 
     def is_unloaded(self, model: str) -> bool:
         """Whether nothing of `model` is left, not even open requests. Raises if unknown."""
@@ -57,7 +56,7 @@ class Repository:
 
     def _states(self) -> list[tuple[str, str | None]]:
         """Each version of each model, and its state once it has one."""
-        status, body = self._call("POST", "/v2/repository/index", PROBE_TIMEOUT_S)
+        status, body = self._call("POST", "/v2/repository/index", _PROBE_TIMEOUT_S)
         if status != http.client.OK:
             raise RepositoryError(f"the server did not list its models: {_error(body)}")
         try:
@@ -81,6 +80,45 @@ class Repository:
             raise RepositoryError(f"no answer to {method} {path}: {error!r}") from error
         finally:
             connection.close()
+
+
+class Probe:
+    """What the server last answered about the ensemble, asked again and again by a thread: a
+    server that hangs holds up this thread and never the watch over the processes.
+
+    Attributes:
+        ready: whether it would take a request.
+        listens: whether it takes connections, as far as is known.
+    """
+
+    def __init__(self, repository: Repository) -> None:
+        self.ready, self.listens = False, True
+        self._repository = repository
+        self._answered_s = time.monotonic()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the last answer, whatever it was."""
+        return time.monotonic() - self._answered_s
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.ready = self._repository.is_ready(ENSEMBLE)
+                self._answered_s = time.monotonic()
+                self.listens = True
+            except RepositoryError as error:
+                self.ready = False
+                self.listens = not isinstance(error.__cause__, ConnectionRefusedError)
+            if self._closed.wait(_PROBE_PERIOD_S):
+                return
 
 
 def _error(body: bytes) -> str:

@@ -1,8 +1,8 @@
 """What a dead supervisor, server or stub leaves behind, and its removal.
 
-A supervisor owns one run directory beside the cache pools and holds a lock on it while it lives.
-The directory's name carries the token with which the Python backend's shared-memory files begin,
-so whoever finds a directory that nobody locks knows which files and processes belong to it.
+A supervisor owns one run directory beside the cache pools and locks it while it lives. The name of
+the directory carries the token with which the Python backend's shared-memory files begin, so a
+directory without a lock tells which files and processes belong to it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from card.cache.home import is_private, sweep_pools
-from card.serving.supervision.stubs import find_orphans, kill
+from card.serving.supervision.processes import find_orphans, kill
 
 REGIONS = Path("/dev/shm")
 """Where the Python backend puts its shared-memory files, whatever the settings say."""
 _TOKEN_BYTES = 8
+_PREFIX = f"card_run_{os.getuid()}_"
 
 
 class RunDirectory:
@@ -29,8 +31,12 @@ class RunDirectory:
 
     def __init__(self, parent: Path) -> None:
         """Create and lock it under `parent`. Raises `OSError` where that is impossible."""
-        self._token = secrets.token_hex(_TOKEN_BYTES)
-        self.path = run_directory(parent, self._token)
+        token = secrets.token_hex(_TOKEN_BYTES)
+        self.path = run_directory(parent, token)
+        self.region_prefix = _region_prefix(token)
+        """Begins the name of every shared-memory file of this supervisor's stubs."""
+        self.settings = self.path / "settings.yaml"
+        """The settings of this service, for all its models."""
         unlocked = self.path.with_name(f".{self.path.name}")
         unlocked.mkdir(mode=0o700)
         self._descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
@@ -38,13 +44,23 @@ class RunDirectory:
         unlocked.rename(self.path)
 
     @property
-    def region_prefix(self) -> str:
-        """Begins the name of every shared-memory file of this supervisor's stubs."""
-        return _region_prefix(self._token)
+    def calibration_cache(self) -> Path:
+        """Where engines keep what they measured at load: this user's cache, if it is private (XDG
+        Base Directory Specification), else the run directory."""
+        try:
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+            directory = base / "card-triton"
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = directory.stat()
+        except (OSError, RuntimeError):  # a home that is missing, or cannot be written
+            return self.path / "calibration"
+        others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        is_ours = status.st_uid == os.getuid() and os.access(directory, os.W_OK)
+        return directory if is_ours and not others_write else self.path / "calibration"
 
     def stage_models(self, repository: Path, additions: Mapping[str, str]) -> Path:
-        """Where the server is to find the models of `repository`: Triton's Python backend hands
-        their paths to a shell as they are, and the folder of a checkout may have any name.
+        """Where the server finds the models of `repository`. Triton's Python backend hands their
+        paths to a shell as they are, and the folder of a checkout may have any name.
 
         additions  text behind the configuration, by model
         """
@@ -69,16 +85,6 @@ class RunDirectory:
         directory.mkdir()
         return directory
 
-    @property
-    def settings(self) -> Path:
-        """The settings of this service, for all its models."""
-        return self.path / "settings.yaml"
-
-    @property
-    def calibration_cache(self) -> Path:
-        """Where engines keep what they measured at load, see `card.engines.calibration_cache`."""
-        return self.path / "calibration"
-
     def sweep_regions(self) -> None:
         """Remove every shared-memory file of this supervisor's stubs; none may be alive."""
         _remove_regions(self.region_prefix)
@@ -92,12 +98,12 @@ class RunDirectory:
 
 def run_directory(parent: Path, token: str = "0" * 2 * _TOKEN_BYTES) -> Path:
     """That of the supervisor with this token; all paths are equally long."""
-    return parent / f"{_prefix()}{token}"
+    return parent / f"{_PREFIX}{token}"
 
 
 def make_region_private(name: str) -> None:
     """Prompts and texts pass through a stub's file, which its library makes readable for all."""
-    with contextlib.suppress(FileNotFoundError):  # the stub is just going
+    with contextlib.suppress(FileNotFoundError):  # the stub has just ended
         (REGIONS / name).chmod(0o600)
 
 
@@ -121,24 +127,18 @@ def sweep(directory: Path) -> list[Path]:
     Returns the directories removed.
     """
     removed = []
-    for path in directory.glob(f"{_prefix()}*"):
-        if not (_is_ours(path) and is_private(path)) or _is_locked(path):
+    for path in directory.glob(f"{_PREFIX}*"):
+        token = path.name.removeprefix(_PREFIX)
+        # A name that no supervisor gives is left alone: the token becomes part of a pattern.
+        if re.fullmatch(f"[0-9a-f]{{{2 * _TOKEN_BYTES}}}", token) is None:
             continue
-        region_prefix = _region_prefix(path.name.removeprefix(_prefix()))
-        kill(find_orphans(region_prefix))
-        _remove_regions(region_prefix)
+        if not is_private(path) or _is_locked(path):
+            continue
+        kill(find_orphans(_region_prefix(token)))
+        _remove_regions(_region_prefix(token))
         shutil.rmtree(path, ignore_errors=True)
         removed.append(path)
     return [*removed, *sweep_pools(directory)]
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether a supervisor would have named it so: the token becomes part of a pattern."""
-    return re.fullmatch(f"{_prefix()}[0-9a-f]{{{2 * _TOKEN_BYTES}}}", path.name) is not None
-
-
-def _prefix() -> str:
-    return f"card_run_{os.getuid()}_"
 
 
 def _region_prefix(token: str) -> str:

@@ -12,28 +12,25 @@ from pathlib import Path
 
 import psutil
 
-from card.serving.supervision.policy import ProcessState
-from card.serving.supervision.residue import make_region_private, regions_of
-from card.serving.supervision.stubs import (
+from card.serving.child import bound
+from card.serving.supervision.processes import (
+    MODEL_FILE,
+    REGION,
     Stub,
+    ending,
     find_session,
     find_stubs,
     has_dead_stub,
     kill,
     process_state,
-    stand_in,
 )
-from card.serving.supervision.tether import tethered
+from card.serving.supervision.residue import make_region_private, regions_of
+from card.serving.supervision.watch import ProcessState
 
 _LAST_THREADS_S = 10.0
 """How long the threads of a process that was killed may take to end."""
 _GREETING_S = 10.0
 """How long a process may take to start and to greet Triton."""
-
-
-def ending(code: int) -> str:
-    """How a child with this return code ended, in words."""
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 class TritonProcess:
@@ -46,7 +43,7 @@ class TritonProcess:
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], region_prefix: str
     ) -> None:
-        """Start it, from the main thread (see `tethered`).
+        """Start it, from the main thread (see `bound`).
 
         region_prefix  begins the names of its stubs' files in shared memory, as `command` says
         """
@@ -54,17 +51,14 @@ class TritonProcess:
         self._region_prefix = region_prefix
         self._environment = environment
         self._process = subprocess.Popen(
-            tethered(signal.SIGKILL, command),
+            bound(signal.SIGKILL, command),
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
             start_new_session=True,
         )
-        self._observed = psutil.Process(self._process.pid)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        self.pid = self._process.pid
+        self._observed = psutil.Process(self.pid)
 
     @property
     def state(self) -> ProcessState:
@@ -73,25 +67,18 @@ class TritonProcess:
         return process_state(self._observed)
 
     @property
-    def crashed(self) -> bool:
-        """Whether a signal ended the process."""
-        code = self._code
-        return code is not None and code < 0
-
-    @property
-    def ending(self) -> str:
-        """How the process ended, in words; only once it has."""
-        code = self._code
-        return "still running" if code is None else ending(code)
-
-    @property
-    def _code(self) -> int | None:
-        """The return code. A process counts as gone once its first thread is, which may be before
-        all have ended and it has one: so wait for that."""
+    def code(self) -> int | None:
+        """The return code; None while it runs. A process counts as gone once its first thread is,
+        and has a code once all threads have ended: wait for that."""
         if self.state is ProcessState.GONE:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LAST_THREADS_S)
         return self._process.poll()
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, in words."""
+        return "still running" if self.code is None else ending(self.code)
 
     def stub(self, model: str) -> Stub | None:
         """The newest process of `model`, gone or not; None until the first was seen."""
@@ -106,16 +93,22 @@ class TritonProcess:
         """End a load of `model` whose process died before it greeted Triton.
 
         Triton waits for that greeting without a limit. Another process greets in the shared memory
-        of the dead one, if that is still whole, and Triton takes the load for failed.
+        of the dead one, if that is still whole, cannot load its model, and Triton takes the load
+        for failed.
         """
-        stub, regions = self._stubs.get(model), regions_of(self._region_prefix)
-        living = {s.region for s in find_stubs(self.pid).values()}
-        ownerless = [region for region in regions if region not in living]
+        living = {stub.region for stub in find_stubs(self.pid).values()}
+        ownerless = [name for name in regions_of(self._region_prefix) if name not in living]
+        stub = self._stubs.get(model)
         if stub is None or not ownerless:
             return
+        file = Path(self._environment["TMPDIR"], "stand_in/1/model.py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text('raise RuntimeError("the process of this model died as it was loaded")\n')
+        command = list(stub.arguments)
+        command[MODEL_FILE], command[REGION] = str(file), ownerless[-1]
         with contextlib.suppress(subprocess.TimeoutExpired):
             subprocess.run(
-                stand_in(stub, ownerless[-1], Path(self._environment["TMPDIR"])),
+                command,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -134,7 +127,7 @@ class TritonProcess:
         """End the server and its stubs, stopped ones too, and wait until all are gone."""
         self._process.kill()
         with contextlib.suppress(ChildProcessError):  # it ended earlier and is reaped already
-            # Dead, so that it starts no other stub, but not reaped, so that nobody gets its number.
+            # Dead, so that it starts no other stub, but not reaped: its number stays its own.
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         kill(find_session(self.pid))
         self._process.wait()

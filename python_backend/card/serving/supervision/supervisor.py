@@ -1,36 +1,63 @@
-"""The supervisor: starts the Triton server, watches it, heals it, stops it cleanly."""
+"""The supervisor: runs the state machine of `states` from the start of a service to its end."""
 
 from __future__ import annotations
 
 import ipaddress
+import os
+import select
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from card.serving.spare_memory import SpareMemory
-from card.serving.supervision.health import HealthServer
-from card.serving.supervision.journal import note, warn
-from card.serving.supervision.policy import ProcessState, RecoveryPolicy, Sight, stubs_of
-from card.serving.supervision.reloads import Reloads
+from card.serving.addresses import bracketed
+from card.serving.supervision.health import HealthServer, ServiceHealth, state_of
+from card.serving.supervision.model_files import ModelFilesReading
+from card.serving.supervision.recovery import LOG, Healing
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
-from card.serving.supervision.service import Service, http_address
-from card.serving.supervision.sighting import GuardHealth, ModelHealth, ServiceHealth, state_of
-from card.serving.supervision.startup import CrashError, ShortageError, StartError, Startup
-from card.serving.supervision.stop_requests import StopRequests
-from card.serving.supervision.triton_server import find_triton
+from card.serving.supervision.running import RunningService
+from card.serving.supervision.startup import StartError, Startup
+from card.serving.supervision.states import SERVICE, Happening, Service, stubs_of
+from card.serving.supervision.triton_server import find_triton, http_address
+from card.serving.supervision.watch import ProcessState, Sight
 from card.settings import ServingSettings, Settings
 
 LOOK_S = 0.1
 """Pause between two looks around; each takes a millisecond from the engines' cores."""
 START_ATTEMPTS = 3
 """Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
+_START_PAUSE_S = 1.0
 CALM_S = 2.0
 """Without an open session for so long, no client waits: Triton takes a second or more to end a
 process, and does not finish every request whose client has left or whose process has died."""
 LINGER_S = 0.5
-"""Without an open session for so long, the last responses have left and nobody waits in a queue."""
+"""Without an open session for so long, the last responses have left and the queue is empty."""
+
+
+class UnservableError(RuntimeError):
+    """The models' files cannot be served; the message says why, in one line."""
+
+
+class StopRequests:
+    """Requests to stop, as signals make them: a pipe, because a handler interrupts anything and
+    must take no lock. The pipe stays open as long as the process."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+
+    def ask(self) -> None:
+        """Ask once more; safe in a signal handler and in any thread."""
+        with suppress(BlockingIOError):  # it is full of requests
+            os.write(self._writer, b"\0")
+
+    def wait_for(self, number: int, within_s: float) -> bool:
+        """Wait until it has been asked so often, for that many seconds at most; whether it has."""
+        if self._asked < number and select.select([self._reader], [], [], within_s)[0]:
+            self._asked += len(os.read(self._reader, 4096))
+        return self._asked >= number
 
 
 class Supervisor:
@@ -42,10 +69,11 @@ class Supervisor:
         model_repository: Path,
         stop_requests: StopRequests,
         clock: Callable[[], float] = time.monotonic,
-        start_service: Callable[..., Service] = Service,
+        start_service: Callable[..., RunningService] = RunningService,
         look_s: float = LOOK_S,
     ) -> None:
-        """Bind the health port, sweep what dead supervisors left and find the server.
+        """Begin to read the models' files in a child process and open the health port; then sweep
+        what dead supervisors left and find the server.
 
         Raises `OSError` or `TritonNotFoundError` where that is impossible, and leaves nothing.
         """
@@ -56,113 +84,131 @@ class Supervisor:
         self._start_service = start_service
         self._look_s = look_s
         serving, directory = settings.serving, settings.cache.directory
-        self._policy = RecoveryPolicy(
-            engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
-        )
-        self._reloads = Reloads(self._policy)
-        self._spare_memory = SpareMemory()
-        self._service: Service | None = None
-        self._restarts = 0
-        self._guard_restarts = 0
+        self._service: RunningService | None = None
+        self._told_to_clients: Mapping[str, str] = {}
+        self._attempt = 1
+        self._restarts = self._guard_restarts = 0
         self._awaits_guard = False
         """Whether one was started again that has not listened yet."""
-        for path in sweep(directory):
-            note("swept", path=path)
         with ExitStack() as end:
-            self._run_directory = RunDirectory(directory)
-            end.callback(self._run_directory.close)
+            self._reading = ModelFilesReading(settings)
+            end.callback(self._reading.close)
             self._health = HealthServer(
                 serving.address, serving.health_port, stubs=stubs_of(settings.roles)
             )
             end.callback(self._health.close)
+            for path in sweep(directory):
+                LOG.note("swept", path=path)
+            self._run_directory = RunDirectory(directory)
+            end.callback(self._run_directory.close)
             self._install = find_triton(self._run_directory.path, serving.tritonserver)
+            self._healing = Healing(
+                engine_timeout_s=serving.engine_timeout_s, load_timeout_s=serving.load_timeout_s
+            )
+            end.callback(self._healing.close)
+            end.callback(self._clear)
             self._end = end.pop_all()
 
     def run(self) -> None:
         """Start, watch, and drain once asked to stop; asked twice, wait for no open stream.
 
-        Leaves no process and no file behind. Raises `StartError` when the server does not come up,
-        or not any more.
+        Leaves no process and no file behind. Raises `UnservableError` for files that cannot be
+        served, and `StartError` when the server does not come up, or not any more.
         """
-        with ExitStack() as end:  # each step is taken even if one before it fails
-            end.callback(note, "stopped")
-            end.enter_context(self._end)
-            end.callback(self._reloads.close)
-            end.callback(self._clear)
+        phases = {
+            Service.READING: self._read,
+            Service.STARTING: self._start,
+            Service.SERVING: self._serve,
+            Service.DRAINING: self._drain,
+        }
+        state = Service.READING
+        with self._end:  # each step is taken even if one before it fails
+            while state is not Service.STOPPED:
+                state = SERVICE[state, phases[state]()]
+        LOG.note("stopped")
+
+    # --- the phases: each returns what ends it -------------------------------------------------
+
+    def _read(self) -> Happening:
+        """Wait for the child that reads the models' files."""
+        limit_s = self._settings.serving.load_timeout_s
+        end_s = self._clock() + limit_s
+        while not self._reading.has_ended(self._look_s):
+            self._health.publish(ServiceHealth("starting"))
             if self._stop_requests.wait_for(1, 0.0):
-                return
-            service = self._start_again_after(CrashError)
-            while not self._stop_requests.wait_for(1, self._look_s):
-                service = self._look_around(service)
-            if service.has_served:
-                self._drain(service)
+                return Happening.STOP
+            if self._clock() > end_s:
+                raise UnservableError(
+                    f"the models' files were not read within serving.load_timeout_s = {limit_s:g} s"
+                )
+        problem, self._told_to_clients = self._reading.result
+        if problem is not None:
+            raise UnservableError(problem)
+        return Happening.STOP if self._stop_requests.wait_for(1, 0.0) else Happening.FILES_FIT
 
-    # --- start and stop -----------------------------------------------------------------------
-
-    def _start(self) -> Service:
-        """Start the server and wait until all models serve, or until `stop`."""
+    def _start(self) -> Happening:
+        """Start the server and wait until all models serve."""
         try:
             service = self._service = self._start_service(
                 self._settings,
                 self._model_repository,
+                self._told_to_clients,
                 self._install,
                 self._run_directory,
             )
+            LOG.note("starting", server_pid=service.server.pid)
+            startup = Startup(service, self._settings.serving.load_timeout_s)
+            concealed = False
+            while not service.is_complete():
+                startup.check()
+                self._tend_guard(service)
+                concealed = concealed or service.conceal_header()
+                self._publish(service, service.sights(), "starting")
+                if self._stop_requests.wait_for(1, self._look_s):
+                    return Happening.STOP
         except OSError as error:
-            raise ShortageError(f"the server cannot be started: {error}") from error
-        note("starting", server_pid=service.server.pid)
-        startup = Startup(service, self._settings.serving.load_timeout_s)
-        concealed = False
-        while not service.is_complete():
-            startup.check()
-            self._tend_guard(service)
-            concealed = concealed or service.conceal_header()
-            self._publish(service, service.sights(), "starting")
-            if self._stop_requests.wait_for(1, self._look_s):
-                return service
-        service.has_served = True
-        self._policy.server_started()
+            shortage = StartError(f"the server cannot be started: {error}", transient=True)
+            return self._fail_start(shortage)
+        except StartError as error:
+            return self._fail_start(error)
+        self._attempt = 1
+        self._healing.begin()
         self._publish(service, service.sights())
         if not (concealed or service.conceal_header()):
-            warn(
+            LOG.warn(
                 "header_visible",
                 reason="this kernel lets nobody change a command line; see SECURITY.md",
             )
-        if meets_strangers(self._settings.serving):
-            note(
-                "unguarded",
-                reason="others than this machine reach what SECURITY.md calls known holes",
-            )
-        note("ready", seconds=round(startup.seconds, 1), **self._addresses())
-        return service
+        if self._restarts:
+            LOG.note("server_recovered", server_pid=service.server.pid)
+        self._say_ready(startup.seconds)
+        return Happening.COMPLETE
 
-    def _restart(self, reason: str) -> Service:
-        warn("restarting_server", reason=reason)
-        self._restarts += 1
-        self._clear()
-        service = self._start_again_after(StartError)
-        if service.has_served:
-            note("server_recovered", server_pid=service.server.pid)
-        return service
+    def _serve(self) -> Happening:
+        """Look around until the server is lost or a stop is asked for."""
+        service = self._service
+        assert service is not None
+        while not self._stop_requests.wait_for(1, self._look_s):
+            if not self._run_directory.path.exists():
+                raise StartError(
+                    f"{self._run_directory.path} was removed while it served, and perhaps all of "
+                    "this user's shared memory: see RemoveIPC in docs/operations.md"
+                )
+            sights = service.sights()
+            if reason := self._healing.heal(service, sights):
+                LOG.warn("restarting_server", reason=reason)
+                self._restarts += 1
+                self._clear()
+                return Happening.SERVER_LOST
+            self._tend_guard(service)
+            self._publish(service, sights)
+        return Happening.STOP
 
-    def _start_again_after(self, failure: type[StartError]) -> Service:
-        """Start, and after such a failure start anew, a few times."""
-        attempt = 1
-        while True:
-            try:
-                return self._start()
-            except failure as error:
-                if attempt == START_ATTEMPTS:
-                    raise
-                warn("start_failed", attempt=attempt, reason=error.for_the_log)
-                self._stop_requests.wait_for(1, error.pause_s)
-            attempt += 1
-            self._clear()
-
-    def _drain(self, service: Service) -> None:
+    def _drain(self) -> Happening:
         """Refuse new requests and let open ones finish within the drain limit."""
-        drain_s = self._settings.serving.drain_s
-        note("draining", open_sessions=service.open_slots, limit_s=drain_s)
+        service, drain_s = self._service, self._settings.serving.drain_s
+        assert service is not None
+        LOG.note("draining", open_sessions=service.open_slots, limit_s=drain_s)
         busy_s = self._clock()
         limit_s = busy_s + drain_s
         service.refuse()
@@ -171,35 +217,48 @@ class Supervisor:
             if open_sessions := service.open_slots:
                 busy_s = now_s
             if now_s > limit_s:
-                _tell_cut_off(open_sessions, "the drain limit is reached")
-                return
+                return _cut_off(open_sessions, "the drain limit is reached", Happening.DRAINED)
             if now_s > busy_s + CALM_S:
-                _tell_cut_off(0, f"no session for {CALM_S:g} s, yet Triton holds a model")
-                return
+                calm = f"no session for {CALM_S:g} s, yet Triton holds a model"
+                return _cut_off(0, calm, Happening.DRAINED)
             sights = service.sights()
             if self._stop_requests.wait_for(2, self._look_s):
-                _tell_cut_off(open_sessions, "there was another signal to stop")
-                return
-            if reason := self._reloads.heal(service, sights):
-                _tell_cut_off(open_sessions, reason)
-                return
+                return _cut_off(open_sessions, "there was another signal to stop", Happening.STOP)
+            # Models that were retired have ended as they should, and no session needs another.
+            reason = None if service.is_retired else self._healing.heal(service, sights)
+            if reason is not None:
+                return _cut_off(open_sessions, reason, Happening.SERVER_LOST)
             self._tend_guard(service)
             self._publish(service, sights, "draining")
+        return Happening.DRAINED
 
-    def _has_ended(self, service: Service, busy_s: float) -> bool:
+    # --- steps ---------------------------------------------------------------------------------
+
+    def _fail_start(self, error: StartError) -> Happening:
+        """Allow another attempt, or raise the error: the first start of all is only tried again
+        after a failure that says nothing about the next one."""
+        if self._attempt == START_ATTEMPTS or not (error.transient or self._restarts):
+            raise error
+        LOG.warn("start_failed", attempt=self._attempt, reason=error.for_the_log)
+        self._attempt += 1
+        self._clear()
+        stopped = error.transient and self._stop_requests.wait_for(1, _START_PAUSE_S)
+        return Happening.STOP if stopped else Happening.START_FAILED
+
+    def _has_ended(self, service: RunningService, busy_s: float) -> bool:
         """Whether a service that refuses has answered everything; `busy_s` is its last session."""
         if service.open_slots or self._clock() - busy_s < LINGER_S:
             return False
         try:
             service.retire()
         except RepositoryError as error:
-            warn("not_drained", reason=error)
+            LOG.warn("not_drained", reason=error)
             return True
         return service.is_idle()
 
     def _clear(self) -> None:
         """End the server and everything that belongs to it."""
-        self._reloads.forget()
+        self._healing.begin()
         service, self._service = self._service, None
         try:
             if service is not None:
@@ -215,57 +274,34 @@ class Supervisor:
         except TimeoutError as error:
             raise StartError(f"a process of this service does not end: {error}") from error
 
-    # --- watch --------------------------------------------------------------------------------
-
-    def _look_around(self, service: Service) -> Service:
-        """One look at everything, and what follows from it. Returns the service that runs now."""
-        if not self._run_directory.path.exists():
-            raise StartError(
-                f"{self._run_directory.path} was removed while it served, and perhaps all of "
-                "this user's shared memory: see RemoveIPC in docs/operations.md"
-            )
-        self._spare_memory.give_back()  # of tokenizers, which were read before the start
-        sights = service.sights()
-        if reason := self._reloads.heal(service, sights):
-            return self._restart(reason)
-        self._tend_guard(service)
-        self._publish(service, sights)
-        return service
-
-    def _tend_guard(self, service: Service) -> None:
+    def _tend_guard(self, service: RunningService) -> None:
         if (guard := service.guard) is None:
             return
         guard.look()
         try:
             reason = guard.replace()
         except OSError as error:  # this machine has no process or descriptor to spare now
-            warn("guard_not_started", reason=error)
+            LOG.warn("guard_not_started", reason=error)
             return
         if reason is not None:
-            warn("restarting_guard", reason=reason)
+            LOG.warn("restarting_guard", reason=reason)
             self._guard_restarts += 1
             self._awaits_guard = True
         elif self._awaits_guard and guard.condition == "well":
-            note("guard_recovered", guard_pid=guard.pid)
+            LOG.note("guard_recovered", guard_pid=guard.pid)
             self._awaits_guard = False
 
     def _publish(
-        self, service: Service, sights: dict[str, Sight], state: str | None = None
+        self, service: RunningService, sights: dict[str, Sight], state: str | None = None
     ) -> None:
         """Tell the health port what is seen; `state` overrides what they say."""
-        models = {}
-        for model, sight in sights.items():
-            recovering = self._policy.is_recovering(model)
-            stub = service.server.stub(model)
-            models[model] = ModelHealth(
-                "recovering" if recovering else service.condition(model, sight),
-                pid=None if stub is None else stub.process.pid,
-                reloads=self._reloads.begun[model],
-                loading=service.load_progress(model),
+        models = {
+            model: service.model_health(
+                model, sight, self._healing.begun[model], self._healing.is_reloading(model)
             )
-        guard = None
-        if service.guard is not None:
-            guard = GuardHealth(service.guard.condition, service.guard.pid)
+            for model, sight in sights.items()
+        }
+        guard = service.guard_health
         answers = service.server.state is ProcessState.RUNNING and service.ensemble_ready
         self._health.publish(
             ServiceHealth(
@@ -278,9 +314,16 @@ class Supervisor:
             )
         )
 
-    def _addresses(self) -> dict[str, str]:
+    def _say_ready(self, seconds: float) -> None:
         serving = self._settings.serving
-        return {name: f"{serving.address}:{port}" for name, port in serving.ports.items()}
+        if meets_strangers(serving):
+            LOG.note(
+                "unguarded",
+                reason="others than this machine reach what SECURITY.md calls known holes",
+            )
+        host = bracketed(serving.address)
+        ports = {name: f"{host}:{port}" for name, port in serving.ports.items()}
+        LOG.note("ready", seconds=round(seconds, 1), **ports)
 
 
 def meets_strangers(serving: ServingSettings) -> bool:
@@ -292,10 +335,11 @@ def meets_strangers(serving: ServingSettings) -> bool:
     return not all(ipaddress.ip_address(address).is_loopback for address in open_on)
 
 
-def _tell_cut_off(open_sessions: int, reason: str) -> None:
-    """Why a drain ends before Triton has let go of every model; with nothing open that harms
-    nobody."""
+def _cut_off(open_sessions: int, reason: str, ended_by: Happening) -> Happening:
+    """Log why a drain ends before Triton has let go of every model; without open sessions that is
+    harmless."""
     if open_sessions:
-        note("cut_off", open_sessions=open_sessions, reason=reason)
+        LOG.note("cut_off", open_sessions=open_sessions, reason=reason)
     else:
-        note("not_idle", reason=reason)
+        LOG.note("not_idle", reason=reason)
+    return ended_by

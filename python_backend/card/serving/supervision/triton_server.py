@@ -1,9 +1,8 @@
 """Find a Triton server on this machine and say how it is started.
 
-Two kinds of installation are known. The `nvidia-pytriton` wheel carries the server binary, its
-libraries and the Python backend with one stub per Python version; a container carries them under
-`/opt/tritonserver`. Either becomes a `TritonInstall`, which turns settings into a command line and
-an environment. Nothing here starts or watches a process.
+The `nvidia-pytriton` wheel carries the server, its libraries and the Python backend with one stub
+per Python version; a container carries them under `/opt/tritonserver`. Nothing here starts or
+watches a process.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from card.serving.supervision.prerequisites import check_numpy, shared_libpython
+from card.serving.addresses import BOTH, bracketed, for_triton_http
+from card.serving.prerequisites import check_numpy, shared_libpython
 from card.settings import ServingSettings
 
 SYSTEM_ROOT = Path("/opt/tritonserver")
@@ -62,6 +62,7 @@ class TritonInstall:
         python = "--backend-config=python"
         restricted = ",".join(RESTRICTED_APIS)
         over_http = restricted if serving.http_inference else f"{restricted},inference"
+        address = for_triton_http(serving.address)
         return [
             str(self.binary),
             f"--backend-directory={self.backends}",
@@ -70,11 +71,11 @@ class TritonInstall:
             *(f"--load-model={name}" for name in models),
             "--disable-auto-complete-config",
             "--exit-on-error=true",
-            f"--http-address={serving.address}",
+            f"--http-address={address}",
             f"--http-port={serving.http_port}",
-            f"--grpc-address={grpc_address or serving.address}",
+            f"--grpc-address={grpc_address or bracketed(serving.address)}",
             f"--grpc-port={serving.grpc_port}",
-            f"--metrics-address={serving.address}",
+            f"--metrics-address={address}",
             f"--metrics-port={serving.metrics_port}",
             f"--http-restricted-api={over_http}:{header}",
             f"--grpc-restricted-protocol={restricted}:{header}",
@@ -99,6 +100,26 @@ class TritonInstall:
         return environment
 
 
+def http_address(serving: ServingSettings) -> str:
+    """What the server binds for HTTP: its own option may keep that narrower than gRPC."""
+    given = _given(serving, "http")
+    return serving.address if given is None else given.removeprefix("ipv6:")
+
+
+def relayed_ports(serving: ServingSettings) -> list[int]:
+    """Ports that the server opens on IPv4 alone and that are wanted on IPv6 too."""
+    ports = {"http": serving.http_port, "metrics": serving.metrics_port}
+    wanted = serving.address == BOTH
+    return [port for name, port in ports.items() if wanted and _given(serving, name) is None]
+
+
+def _given(serving: ServingSettings, port: str) -> str | None:
+    """The address for `http` or `metrics` that `serving.triton_arguments` name, if any."""
+    option = f"--{port}-address="
+    given = [a.removeprefix(option) for a in serving.triton_arguments if a.startswith(option)]
+    return given[-1] if given else None
+
+
 def find_triton(
     runtime_directory: Path, named: Path | None = None, system_root: Path = SYSTEM_ROOT
 ) -> TritonInstall:
@@ -115,17 +136,15 @@ def find_triton(
     install = TritonInstall(binary, root / "backends", library_paths=(root / "lib",))
     stub = install.backends / "python/triton_python_backend_stub"
     problem = None if stub.exists() else f"{stub} is missing"
+    if named is not None and not (binary.is_file() and os.access(binary, os.X_OK)):
+        problem = "it is no file that this user can execute"
+    if problem is None:
+        return install
     if named is None:
-        if problem is None:
-            return install
         raise TritonNotFoundError(
             f"no Triton server under {root}: {problem}; "
             "use a Triton container with the Python backend, or choose the wheel"
         )
-    if not binary.is_file() or not os.access(binary, os.X_OK):
-        problem = "it is no file that this user can execute"
-    if problem is None:
-        return install
     raise TritonNotFoundError(
         f"serving.tritonserver is {binary}: {problem}; it must be the server of an installation "
         f"with the Python backend, such as {SYSTEM_ROOT}/bin/tritonserver: correct it, or "
@@ -155,22 +174,15 @@ def wheel_install(runtime_directory: Path, numpy: str | None = None) -> TritonIn
             "a shared libpython and one of "
             + ", ".join(sorted(path.name for path in stub.parent.parent.iterdir()))
         )
-    backends = _stage_python_backend(root / "backends/python", stub, runtime_directory)
-    libraries = package.parent / "nvidia_pytriton.libs"
-    return TritonInstall(root / "bin/tritonserver", backends, (libraries, libpython.parent))
-
-
-def _stage_python_backend(backend: Path, stub: Path, runtime_directory: Path) -> Path:
-    """Bring the backend and the stub of one Python version together, as the server expects them."""
-    backends = runtime_directory / "backends"
+    backend, backends = root / "backends/python", runtime_directory / "backends"
     staged = backends / "python"
     staged.mkdir(parents=True, exist_ok=True)
-    parts = (backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub)
-    for part in parts:
+    for part in (backend / "libtriton_python.so", backend / "triton_python_backend_utils.py", stub):
         link = staged / part.name
         link.unlink(missing_ok=True)
         link.symlink_to(part)
-    return backends
+    libraries = package.parent / "nvidia_pytriton.libs"
+    return TritonInstall(root / "bin/tritonserver", backends, (libraries, libpython.parent))
 
 
 def _joined(first: Path, rest: str | None) -> str:

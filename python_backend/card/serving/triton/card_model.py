@@ -20,6 +20,7 @@ from card.engines.prefix_cache import BLOCK
 from card.serving.geometry import pool_geometry
 from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
+from card.serving.notices import Notices, announced
 from card.serving.requests.allowed import Bounds
 from card.serving.requests.follower import TICK_S, Answer, Follower, Listener
 from card.serving.requests.gathering import Gathering
@@ -32,8 +33,6 @@ from card.serving.requests.streams import Stream
 from card.serving.requests.trace import Trace
 from card.serving.requests.vocabulary import Vocabulary
 from card.serving.requests.wire import GenerateRequest
-from card.serving.supervision.load_failure import announced
-from card.serving.supervision.notices import Notices
 from card.serving.triton.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.triton.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.settings import load_settings

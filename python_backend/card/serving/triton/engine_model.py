@@ -10,9 +10,8 @@ import numpy as np
 from card.engines.phases import watched_by
 from card.serving.geometry import pool_geometry
 from card.serving.log import open_log
+from card.serving.notices import Notices, announced
 from card.serving.requests.refusal import Refusal, missing
-from card.serving.supervision.load_failure import announced
-from card.serving.supervision.notices import Notices
 from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
 from card.serving.triton.denials import Denials
 from card.serving.triton.engine_process import EngineProcess

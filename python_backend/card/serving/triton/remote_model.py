@@ -12,10 +12,10 @@ import numpy as np
 from card.cache import Pool
 from card.drafting.remote import RemoteDraftError, RemoteDrafts
 from card.serving.found_pool import FoundPool
+from card.serving.notices import announced
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.remote_request import TAKEN, check_sizes, read_draft
 from card.serving.requests.vocabulary import vocabulary_size
-from card.serving.supervision.load_failure import announced
 from card.serving.triton.triton_request import deadline_ns, input_arrays, refused, response
 from card.settings import load_settings
 

@@ -10,9 +10,8 @@ import yaml
 
 from card.serving.metrics import FAMILIES
 from card.serving.requests.refusal import REASONS
-from card.serving.supervision.figures import exposition
-from card.serving.supervision.policy import STUBS
-from card.serving.supervision.sighting import ModelHealth, ServiceHealth
+from card.serving.supervision.health import ModelHealth, ServiceHealth, exposition
+from card.serving.supervision.states import STUBS
 from card.settings import REPOSITORY_ROOT
 
 PAGE = (REPOSITORY_ROOT / "docs/operations.md").read_text(encoding="utf-8")

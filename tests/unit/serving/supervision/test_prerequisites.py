@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from real_pair import pair_settings
 
-from card.serving.supervision.prerequisites import (
+from card.serving.prerequisites import (
     check_disk,
     check_numpy,
     check_ports,
@@ -29,7 +29,7 @@ from loading.supervised import reserved_ports, reserved_serving
 ROOT = Path(__file__).resolve().parents[4]
 SETUP_READS = (
     "scripts/setup",
-    "python_backend/card/serving/supervision/prerequisites.py",
+    "python_backend/card/serving/prerequisites.py",
     "pyproject.toml",
     "client/pyproject.toml",
     "gateway/pyproject.toml",

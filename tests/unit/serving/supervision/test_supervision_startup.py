@@ -8,22 +8,16 @@ from types import SimpleNamespace
 import pytest
 from told_clock import ToldClock
 
-from card.serving.supervision.policy import (
-    CARD,
-    DRAFT,
-    STUBS,
-    TARGET,
-    ProcessState,
-    Sight,
-)
 from card.serving.supervision.recovery import STUCK_S
-from card.serving.supervision.startup import CrashError, StartError, Startup
+from card.serving.supervision.startup import StartError, Startup
+from card.serving.supervision.states import CARD, DRAFT, STUBS, TARGET
+from card.serving.supervision.watch import ProcessState
 
 
 class FakeServer:
     def __init__(self) -> None:
         self.state = ProcessState.RUNNING
-        self.crashed = False
+        self.code = 1
         self.ending = "exit code 1"
         self.unseen: list[str] = []
         self.seen: list[str] = []
@@ -46,16 +40,14 @@ class FakeService:
         self.server = FakeServer()
         self.stubs = STUBS
         self.load_failure = ""
-        self.guard_refusal = ""
         self.guard: SimpleNamespace | None = None
         self.conditions = dict.fromkeys(STUBS, "well")
         self.engines_are_loaded = self.ensemble_ready = False
 
-    def sights(self) -> dict[str, Sight]:
-        return {model: Sight(ProcessState.RUNNING) for model in STUBS}
-
-    def condition(self, model: str, sight: Sight) -> str:
-        return self.conditions[model]
+    def ills(self) -> dict[str, str]:
+        guard = {} if self.guard is None else {"guard": self.guard.condition}
+        seen = {**self.conditions, **guard}
+        return {name: condition for name, condition in seen.items() if condition != "well"}
 
 
 @pytest.fixture
@@ -68,18 +60,17 @@ def started(service: FakeService, limit_s: float = 60.0, clock: ToldClock | None
 
 
 @pytest.mark.parametrize(
-    ("crashed", "seen", "kind"),
-    [(True, [], CrashError), (False, [CARD], CrashError), (False, [], StartError)],
+    ("code", "seen", "transient"), [(-9, [], True), (1, [CARD], True), (1, [], False)]
 )
-def test_a_server_that_ended_is_tried_again_unless_it_did_so_by_itself_at_once(
-    service: FakeService, crashed: bool, seen: list[str], kind: type[StartError]
+def test_another_start_is_tried_when_the_server_ended_unless_it_never_began(
+    service: FakeService, code: int, seen: list[str], transient: bool
 ) -> None:
     """Triton also ends, with an exit code, when it gives up on a process that gives no sign."""
-    service.server.state, service.server.crashed = ProcessState.GONE, crashed
+    service.server.state, service.server.code = ProcessState.GONE, code
     service.server.seen = seen
     with pytest.raises(StartError, match=r"ended during its start \(exit code 1\)") as refusal:
         started(service).check()
-    assert type(refusal.value) is kind
+    assert refusal.value.transient is transient
 
 
 @pytest.mark.parametrize(
@@ -96,8 +87,9 @@ def test_a_process_or_a_server_that_does_not_go_on_says_nothing_about_the_next_s
     setattr(service.server, attribute, value)
     startup.check()
     clock.now_s = STUCK_S + 0.1
-    with pytest.raises(CrashError, match=said):
+    with pytest.raises(StartError, match=said) as refusal:
         startup.check()
+    assert refusal.value.transient
 
 
 def test_a_server_that_waits_for_a_process_it_gave_up_on_is_started_again(
@@ -115,8 +107,9 @@ def test_a_server_that_waits_for_a_process_it_gave_up_on_is_started_again(
         clock.now_s, service.engines_are_loaded, service.ensemble_ready = now, loaded, ready
         startup.check()
     clock.now_s = 231.0
-    with pytest.raises(CrashError, match="given up on a process"):
+    with pytest.raises(StartError, match="given up on a process") as refusal:
         startup.check()
+    assert refusal.value.transient
 
 
 def test_a_start_that_takes_too_long_names_what_is_missing(
@@ -124,7 +117,7 @@ def test_a_start_that_takes_too_long_names_what_is_missing(
 ) -> None:
     startup = started(service, limit_s=5.0, clock=clock)
     service.conditions[DRAFT] = "detached"
-    service.guard = SimpleNamespace(condition="well")
+    service.guard = SimpleNamespace(condition="well", refusal="")
     startup.check()
     clock.now_s = 5.1
     with pytest.raises(StartError, match=r"load_timeout_s = 5 s: \{'draft': 'detached'\}"):

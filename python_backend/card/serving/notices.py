@@ -1,23 +1,33 @@
 """What the processes of one service tell each other outside of any request.
 
 Each notice is a file in a directory of the supervisor. The supervisor says that the service drains,
-`card` that its queue is full, and a model how far its load has come and why it cannot be loaded.
-Whoever takes requests looks at the first two before it does any work for one, so that a refusal
-costs next to nothing however busy the machine is. `card` still decides about its queue; the notice
-may be a moment old.
+`card` that its queue is full, and a model how far its load has come and why it cannot be loaded. A
+model that takes requests looks at the first two before it works on one, so that a refusal is cheap
+however busy the machine is. `card` still decides about its queue; the notice may be a moment old.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
-from card.cache import ENGINES
+from card.cache import ENGINES, PoolError
+from card.engines import EngineError
 from card.serving.requests.refusal import Refusal
+from card.settings import SettingsError
 
 NOTICES_VARIABLE = "CARD_NOTICES"
 """Names the directory in the environment of the server and its models."""
+LOAD_ERRORS = (EngineError, PoolError, SettingsError)
+"""What a model raises when it cannot be loaded; the message says what to change."""
+
+log = logging.getLogger(__name__)
+Model = TypeVar("Model")
 
 
 class Notice:
@@ -75,7 +85,7 @@ class Notices:
 
     @classmethod
     def of_this_service(cls) -> Notices:
-        """Those of the supervisor that started this process; none stands where there is none."""
+        """Those of the supervisor that started this process; none stands without a supervisor."""
         named = os.environ.get(NOTICES_VARIABLE)
         return cls(Path(named) if named else None)
 
@@ -88,3 +98,21 @@ class Notices:
                 "send this request to another one, or again later",
                 reason="draining",
             )
+
+
+def announced(
+    initialize: Callable[[Model, dict[str, str]], None],
+) -> Callable[[Model, dict[str, str]], None]:
+    """Log why `initialize` fails and tell the supervisor, which Triton would not do."""
+
+    @functools.wraps(initialize)
+    def initialize_or_say(model: Model, args: dict[str, str]) -> Any:
+        try:
+            initialize(model, args)
+        except LOAD_ERRORS as error:
+            why = f"{args.get('model_name')} cannot be loaded: {error}"
+            log.critical("%s", why)
+            Notices.of_this_service().load_failed.post(why)
+            raise
+
+    return initialize_or_say

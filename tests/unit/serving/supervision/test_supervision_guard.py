@@ -20,7 +20,7 @@ from card.serving.supervision.guard import (
     check_guard,
     triton_socket,
 )
-from card.serving.supervision.starvation import Starvation, Thread
+from card.serving.supervision.watch import Starvation, Thread
 from card.settings import ServingSettings, Settings
 
 BEATS_ONCE = """
@@ -87,7 +87,7 @@ def test_one_that_ends_is_started_again_ever_more_rarely(start: Start, clock: To
         end(guard)
         guard.look()
         assert (guard.condition, guard.ended) == ("gone", "exit code 2")
-        assert guard.refuses
+        assert "(exit code 2); its own message" in guard.refusal
         pass_time(guard, clock, pause_s - 0.2)
         assert guard.replace() is None
         pass_time(guard, clock, 0.4)
@@ -98,7 +98,7 @@ def test_one_that_a_signal_ends_may_come_yet(start: Start) -> None:
     guard = start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     end(guard)
     assert guard.ended == "killed by SIGKILL"
-    assert not guard.refuses
+    assert guard.refusal == ""
 
 
 def test_one_that_served_before_is_started_again_soon(start: Start, clock: ToldClock) -> None:

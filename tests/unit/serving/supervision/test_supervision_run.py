@@ -13,13 +13,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from real_pair import PAIR
 from told_clock import ToldClock
 
-from card.serving.supervision.policy import ProcessState, ServerSight, Sight
-from card.serving.supervision.service import Service
-from card.serving.supervision.startup import ShortageError
-from card.serving.supervision.stop_requests import StopRequests
-from card.serving.supervision.supervisor import LOOK_S, Supervisor
+from card.serving.supervision.running import RunningService
+from card.serving.supervision.startup import StartError
+from card.serving.supervision.supervisor import LOOK_S, StopRequests, Supervisor
+from card.serving.supervision.watch import ProcessState, ServerSight, Sight
 from card.settings import Settings, load_settings
 from loading.supervised import reserved_ports
 
@@ -37,7 +37,7 @@ def guarded(tmp_path: Path) -> Iterator[Settings]:
             f"cache: {{directory: {tmp_path}}}\n"
             f"serving: {{guard: true, tritonserver: {binary}, health_port: {port}}}"
         )
-        yield load_settings(file)
+        yield load_settings(file, **{role: {"path": PAIR / role} for role in ("target", "draft")})
 
 
 def test_a_server_whose_guard_cannot_be_started_is_killed_and_the_start_says_why(
@@ -45,11 +45,11 @@ def test_a_server_whose_guard_cannot_be_started_is_killed_and_the_start_says_why
 ) -> None:
     server = Mock(pid=os.getpid())
     full = Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable"))
-    start = partial(Service, start_server=lambda *_: server, start_guard=full)
+    start = partial(RunningService, start_server=lambda *_: server, start_guard=full)
     supervisor = Supervisor(guarded, Path(), StopRequests(), start_service=start)
-    with pytest.raises(ShortageError, match=r"the server cannot be started: .*unavailable"):
+    with pytest.raises(StartError, match=r"the server cannot be started: .*unavailable"):
         supervisor.run()
-    server.kill.assert_called_once_with()
+    assert server.kill.call_count == 3, "each attempt leaves no server"
 
 
 class FakeService:
@@ -57,7 +57,8 @@ class FakeService:
 
     stubs = ()
     guard = None
-    has_served = False
+    is_retired = False
+    guard_health = None
     ensemble_ready = True
     server = SimpleNamespace(pid=1, state=ProcessState.RUNNING)
     server_sight = ServerSight(ProcessState.RUNNING)

@@ -14,11 +14,11 @@ import pytest
 from child_process import child, next_line
 from fake_stub import fake_stub
 
-from card.serving.supervision.policy import ProcessState
+from card.serving.child import bound
+from card.serving.supervision.processes import find_orphans, process_state
 from card.serving.supervision.server import TritonProcess
-from card.serving.supervision.stop_requests import StopRequests
-from card.serving.supervision.stubs import find_orphans, process_state
-from card.serving.supervision.tether import tethered
+from card.serving.supervision.supervisor import StopRequests
+from card.serving.supervision.watch import ProcessState
 
 
 def test_who_only_looks_at_a_region_is_no_orphan() -> None:
@@ -55,9 +55,9 @@ def test_a_server_takes_every_child_along_whatever_its_command_line_says(tmp_pat
 
 RAISED = """
 import resource, subprocess, sys
-from card.serving.supervision import descriptors
+from card.serving import prerequisites
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
-print(descriptors.raise_limit(800))
+print(prerequisites.raise_limit(800))
 inherited = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
 sys.stdout.flush()
 subprocess.run([sys.executable, "-c", inherited], check=True)
@@ -86,7 +86,7 @@ def outcome(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_parent_that_died_before_the_tie_was_made_leaves_no_child() -> None:
-    command = tethered(SIGKILL, ["echo", "started"])
+    command = bound(SIGKILL, ["echo", "started"])
     orphaned = [str(os.getppid()) if word == str(os.getpid()) else word for word in command]
     ending = outcome(orphaned)
     assert (ending.returncode, ending.stdout) == (1, "")
@@ -97,11 +97,11 @@ def test_the_child_ignores_no_signal_that_the_launcher_ignores() -> None:
         return outcome(command).stdout
 
     own = ["grep", "SigIgn", "/proc/self/status"]
-    assert ignored(tethered(SIGKILL, own)) == ignored(own) != ""
+    assert ignored(bound(SIGKILL, own)) == ignored(own) != ""
 
 
 def test_a_program_that_is_not_there_is_one_line() -> None:
-    ending = outcome(tethered(SIGKILL, ["/no/such/program"]))
+    ending = outcome(bound(SIGKILL, ["/no/such/program"]))
     assert ending.returncode == 127
     assert ending.stderr == "/no/such/program cannot be started: No such file or directory\n"
 
@@ -110,7 +110,7 @@ LONG_S = 60.0
 
 INTERRUPTED = """
 import faulthandler, sys
-from card.serving.supervision.stop_requests import StopRequests
+from card.serving.supervision.supervisor import StopRequests
 
 faulthandler.dump_traceback_later(30, exit=True)
 requests = StopRequests()

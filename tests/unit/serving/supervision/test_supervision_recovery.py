@@ -14,17 +14,15 @@ import pytest
 from fake_stub import fake_stub
 from told_clock import ToldClock
 
-from card.serving.supervision.policy import ProcessState
+from card.serving.supervision.processes import Stub
 from card.serving.supervision.recovery import (
     BeyondReloadError,
-    LostRequestsError,
     RecoveryError,
-    StuckLoadError,
     reload_model,
 )
 from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.supervision.residue import REGIONS
-from card.serving.supervision.stubs import Stub
+from card.serving.supervision.watch import ProcessState
 
 LOOK_S = 0.1
 """What passes on the clock of a test with each look."""
@@ -127,12 +125,6 @@ def test_the_old_process_is_dead_before_the_server_is_asked_for_anything(
     assert not region.exists()
 
 
-def test_a_recovery_lasts_until_the_model_is_well() -> None:
-    recovery = Recovery(FakeRepository(), well_after=3)
-    recovery.run()
-    assert recovery.looks_left == -1
-
-
 def test_a_model_that_must_let_go_is_loaded_when_no_request_is_open_in_the_old_one() -> None:
     repository = FakeRepository()
     repository.open_looks = 2
@@ -144,21 +136,9 @@ def test_a_model_that_must_let_go_is_loaded_when_no_request_is_open_in_the_old_o
 def test_requests_that_are_lost_with_a_model_are_said() -> None:
     repository = FakeRepository()
     repository.open_looks = 1_000_000
-    with pytest.raises(LostRequestsError, match="requests were open in its process"):
+    with pytest.raises(BeyondReloadError, match="requests were open in its process"):
         Recovery(repository).run(must_let_go=True)
     assert ("load", "draft") not in repository.calls
-
-
-def test_a_model_that_does_not_get_well_has_failed() -> None:
-    with pytest.raises(RecoveryError, match="not serving within 5 s"):
-        Recovery(FakeRepository(), well_after=1000).run()
-
-
-def test_a_recovery_ends_with_its_server() -> None:
-    recovery = Recovery(FakeRepository(), well_after=1000)
-    recovery.server.state = ProcessState.GONE
-    with pytest.raises(RecoveryError, match="server ended"):
-        recovery.run(timeout_s=60)
 
 
 def test_a_process_that_is_paused_while_it_loads_is_killed_before_it_goes_on(
@@ -192,7 +172,7 @@ def test_a_load_that_triton_does_not_give_up_is_not_waited_for(tmp_path: Path) -
     with fake_stub(tmp_path, "draft", "region") as successor:
         recovery.server.known = successor
         os.kill(successor.process.pid, signal.SIGKILL)
-        with pytest.raises(StuckLoadError, match="did not survive its loading"):
+        with pytest.raises(BeyondReloadError, match="did not survive its loading"):
             recovery.run(timeout_s=60)
     repository.answers.set()
     assert recovery.server.failed_loads == ["draft"]

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from card.serving.supervision.notices import NOTICES_VARIABLE, Notices
+from card.serving.notices import NOTICES_VARIABLE, Notices
 from card.serving.supervision.residue import REGIONS, RunDirectory, sweep
-from card.serving.supervision.user_cache import user_cache
 
 
 def abandon(run: RunDirectory) -> None:
@@ -116,20 +115,17 @@ def test_a_new_server_begins_without_notices_of_the_last(tmp_path: Path) -> None
     run.close()
 
 
-def test_it_is_made_for_this_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    found = user_cache()
-    assert found == tmp_path / "cache" / "card-triton"
-    assert stat.S_IMODE(found.stat().st_mode) == 0o700
-
-
-def test_one_that_others_may_write_to_is_not_used_and_a_file_holds_none(
+def test_measurements_are_kept_in_the_users_cache_when_it_is_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    (tmp_path / "card-triton").mkdir()
-    (tmp_path / "card-triton").chmod(0o770)
-    assert user_cache() is None
+    run = RunDirectory(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    private = run.calibration_cache
+    assert private == tmp_path / "cache/card-triton"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    private.chmod(0o770)
+    assert run.calibration_cache.parent == run.path, "others may write to it"
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert user_cache() is None
+    assert run.calibration_cache.parent == run.path, "a file holds no directory"
+    run.close()

@@ -2,8 +2,8 @@
 
 Every check returns None if all is well, else one line that says what is wrong and what to do.
 
-`scripts/setup` runs this file as a program, with an interpreter that may turn out to be too old
-and before anything is installed: so only the standard library is used and the syntax stays plain.
+`scripts/setup` runs this file as a program before anything is installed, with an interpreter that
+may be too old: so only the standard library is used and the syntax stays plain.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import importlib.util
 import os
 import platform
 import re
+import resource
 import shutil
 import socket
 import sys
@@ -29,6 +30,10 @@ OLDEST_GLIBC = (2, 35)
 
 INSTALLED_BYTES = 3 << 30
 """What the environment takes at least, with the CPU build of PyTorch."""
+
+MOST_FILES, FEW_FILES = 65_536, 4_096
+"""Files and connections that a process wants, and below which silent connections fill it: where
+Triton has no descriptor to spare, it takes no connection at all."""
 
 
 def shared_libpython() -> Path | None:
@@ -117,7 +122,7 @@ def check_numpy(version: str | None = None) -> str | None:
 
 
 def check_ports(ports: Mapping[str, int], address: str = "0.0.0.0") -> str | None:
-    """Each port is free to listen on at `address` (IPv4); keys are the options that choose them."""
+    """Each port is free to listen on at `address`; keys are the options that choose them."""
     owners: dict[int, str] = {}
     for option, port in ports.items():
         if not 1 <= port <= 65535:
@@ -126,14 +131,31 @@ def check_ports(ports: Mapping[str, int], address: str = "0.0.0.0") -> str | Non
             return f"{owners[port]} and {option} are both {port}: choose two different ports"
         owners[port] = option
         try:
-            _bind(address, port)
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            socket.create_server(
+                (address, port), family=family, dualstack_ipv6=address == "::"
+            ).close()
+        except ValueError:
+            return f"{option}: this machine has no IPv6, which the address {address} needs"
         except OSError as error:
             return f"{option}: {_why_not_bound(error, address, port)}"
     return None
 
 
+def raise_limit(most: int = MOST_FILES) -> int:
+    """Let this process, and those that it starts, open up to `most` files, as far as that is
+    allowed (shells allow 1,024); returns how many it may open now."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    wanted = min(most, hard)
+    if soft >= wanted:
+        return soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
+    return wanted
+
+
 def check_ascii(folder: Path) -> str | None:
-    """A folder that programs are in, of which Triton's own Python can import them."""
+    """Triton's own Python can import programs from this folder."""
     if str(folder).isascii():
         return None
     return (
@@ -143,7 +165,7 @@ def check_ascii(folder: Path) -> str | None:
 
 
 def check_shell_proof(folder: Path, field: str) -> str | None:
-    """A path that a shell takes as it is, for Triton's Python backend hands paths to one unquoted.
+    """A shell takes this path as it is: Triton's Python backend hands paths to one unquoted.
 
     `field` of the settings names it.
     """
@@ -176,19 +198,12 @@ def check_shared_memory(folder: Path, needed_bytes: int, field: str | None = Non
     )
 
 
-def _bind(address: str, port: int) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: a connection that has just been closed does not keep a port busy.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((address, port))
-
-
 def _why_not_bound(error: OSError, address: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port {port} is busy: stop the program that listens there, or choose another port"
     if error.errno == errno.EACCES:
         return f"port {port} is reserved for the superuser: choose a port above 1023"
-    return f"cannot listen on {address}:{port} ({error}): choose an address of this machine"
+    return f"cannot listen on {address}, port {port} ({error}): choose an address of this machine"
 
 
 def _dotted(version: tuple[int, ...]) -> str:
