@@ -262,7 +262,8 @@ def _say_addresses(settings: Settings, host: str) -> None:
 
 def _free_port(wanted: int, address: str) -> int:
     """`wanted`, or any free port where that is 0 or busy; why there is none, `check_ports` says."""
-    with socket.socket() as probe:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         for port in (wanted, 0):
             with suppress(OSError):

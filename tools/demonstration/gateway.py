@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from card.serving.addresses import reachable
+from card.serving.addresses import bracketed, reachable
 from card.serving.child import bound
 from card.settings import ServingSettings
 from loading.supervised import open_local
@@ -32,10 +32,11 @@ class GatewayProcess:
 
     def __init__(self, serving: ServingSettings, tokenizer: Path, port: int) -> None:
         """`tokenizer` is the target's directory."""
-        self._url = f"http://{reachable(serving.address)}:{port}"
+        host = bracketed(reachable(serving.address))
+        self._url = f"http://{host}:{port}"
         self._command = [
             *(sys.executable, "-m", "card_gateway"),
-            f"--triton={reachable(serving.address)}:{serving.grpc_port}",
+            f"--triton={host}:{serving.grpc_port}",
             f"--model={MODEL}",
             f"--tokenizer={tokenizer}",
             f"--host={serving.address}",

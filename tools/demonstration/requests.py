@@ -6,7 +6,7 @@ import json
 import shlex
 from urllib.request import getproxies, proxy_bypass
 
-from card.serving.addresses import reachable
+from card.serving.addresses import bracketed, reachable
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
 from demonstration.prompts import prompt_of
@@ -35,7 +35,7 @@ def try_line(settings: Settings) -> str:
     asked = prompt_of(settings, TRIED_PROMPT, raw=False).read
     tokens = allowed_tokens(settings, asked, TRIED_TOKENS)
     serving = settings.serving
-    host = reachable(serving.address)
+    host = bracketed(reachable(serving.address))
     if not serving.http_inference:
         options = f"--url {host}:{serving.grpc_port} --max-tokens {tokens}"
         client = shlex.quote(str(REPOSITORY_ROOT / ".venv/bin/card-client"))

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
-from card.serving.addresses import reachable
+from card.serving.addresses import bracketed, reachable
 from card.serving.child import bound
 from card.settings import ServingSettings
 
@@ -35,7 +35,8 @@ def reserved_ports(count: int, address: str = "127.0.0.1") -> Iterator[list[int]
     other does. Raises `OSError` for an address that is not this machine's.
     """
     with ExitStack() as stack:
-        holders = [stack.enter_context(socket.socket()) for _ in range(count)]
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        holders = [stack.enter_context(socket.socket(family)) for _ in range(count)]
         for holder in holders:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             holder.bind((address, 0))
@@ -112,8 +113,8 @@ class SupervisedServer:
         """
         file = [] if settings_file is None else [f"--settings={settings_file}"]
         ports = {f"CARD_SERVING__{name.upper()}": str(port) for name, port in serving.ports.items()}
-        self.host = reachable(serving.address)
-        """Where programs on this machine reach the server."""
+        self.host = bracketed(reachable(serving.address))
+        """Where programs on this machine reach the server, as it stands in front of a port."""
         self._ready_url = f"http://{self.host}:{serving.health_port}/ready"
         self.process = subprocess.Popen(
             bound(signal.SIGTERM, [*map(str, command), *file]),

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from functools import partial
 
 BOTH = "::"
 """All IPv4 and all IPv6 addresses."""
@@ -47,33 +48,38 @@ class Relay:
                 for port in ports
             }
             opened.pop_all()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
+        self._stopping = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve()), name="relay", daemon=True
+        )
         self._thread.start()
+        self._started.wait()
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
-        self._loop.close()
 
-    def _run(self) -> None:
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
         open_connections = asyncio.Semaphore(_MOST_CONNECTIONS)
-        for port, listener in self._listeners.items():
 
-            async def serve(
-                reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int = port
-            ) -> None:
-                async with open_connections:
-                    await _pass_on(reader, writer, port)
+        async def relay(
+            port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
+            async with open_connections:
+                await _pass_on(reader, writer, port)
 
-            self._loop.run_until_complete(asyncio.start_server(serve, sock=listener))
-        self._loop.run_forever()
-        tasks = asyncio.all_tasks(self._loop)
-        for task in tasks:
-            task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        for listener in self._listeners.values():
-            listener.close()
+        servers = [
+            await asyncio.start_server(partial(relay, port), sock=listener)
+            for port, listener in self._listeners.items()
+        ]
+        self._started.set()
+        await self._stopping.wait()
+        for server in servers:  # connections that are open end with the loop
+            server.close()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:

@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -326,3 +327,46 @@ def test_one_server_listens_at_a_reserved_port_and_no_second_one() -> None:
         socket.create_connection((HOST, port)).close()
         with pytest.raises(OSError, match="in use"):
             socket.create_server((HOST, port))
+
+
+@pytest.fixture
+def foreign_checkout() -> Iterator[Path]:
+    """A checkout that another user may read, with an environment that only root may change."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkout = Path(folder, "checkout")
+        for name in SETUP_READS:
+            source, copy = ROOT / name, checkout / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(source, copy) if source.is_dir() else shutil.copy2(source, copy)
+        (checkout / ".venv/bin").mkdir(parents=True)
+        subprocess.run(["chmod", "-R", "go+rX", folder], check=True)
+        yield checkout
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("closed", ["python", "a folder before it", "stamp", "none"])
+def test_setup_names_the_file_and_its_owner_when_another_user_owns_the_environment(
+    foreign_checkout: Path, closed: str
+) -> None:
+    python = foreign_checkout / "closed/python3"
+    python.parent.mkdir()
+    executable(python, "#!/bin/sh\n").chmod(0o755)
+    stamp = foreign_checkout / ".venv/installed-base"
+    stamp.touch()
+    (foreign_checkout / ".venv/bin/python").symlink_to(python)
+    files = {"python": python, "a folder before it": python.parent, "stamp": stamp}
+    if closed in files:
+        files[closed].chmod(0o600)
+    ended = subprocess.run(
+        [foreign_checkout / "scripts/setup"],
+        user=65534,
+        group=65534,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    named = files[closed].name if closed in files else ".venv"
+    assert f"{named}, which belongs to root: " in line
