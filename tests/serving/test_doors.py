@@ -20,7 +20,7 @@ from running_service import Refused, RunningService, StartService
 from traces import Traces
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from card.serving.supervision.residue import REGIONS
+from card.serving.supervision.processes import REGIONS
 
 PROMPT = "def fibonacci(n):"
 MARK = "Zanzibar-4711"

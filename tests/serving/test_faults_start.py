@@ -19,9 +19,9 @@ from safetensors.torch import load_file, save_file
 
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
-from card.serving.supervision.residue import REGIONS
+from card.serving.supervision.processes import REGIONS
 from card.serving.supervision.states import STUBS
-from card.serving.supervision.triton_server import find_triton
+from card.serving.triton_server import find_triton
 from card.settings import load_settings
 from loading.service import starting_service
 from loading.supervised import SUPERVISOR, SupervisorEndedError

@@ -23,8 +23,7 @@ import openai
 import pytest
 from real_pair import PAIR_VARIABLES
 
-from card.serving.supervision.processes import find_orphans
-from card.serving.supervision.residue import REGIONS
+from card.serving.supervision.processes import REGIONS, find_orphans
 from card.settings import REPOSITORY_ROOT
 from loading.supervised import reserved_ports
 

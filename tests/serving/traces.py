@@ -8,8 +8,7 @@ from pathlib import Path
 import psutil
 from running_service import RunningService
 
-from card.serving.supervision.processes import find_orphans, find_stubs
-from card.serving.supervision.residue import REGIONS
+from card.serving.supervision.processes import REGIONS, find_orphans, find_stubs
 from card.serving.supervision.states import STUBS
 
 TRACES = len(STUBS) + 2

@@ -29,12 +29,13 @@ from card.serving.prerequisites import (
     raise_limit,
 )
 from card.serving.supervision.guard import check_guard
+from card.serving.supervision.processes import REGIONS
 from card.serving.supervision.recovery import LOG
-from card.serving.supervision.residue import REGIONS, run_directory
+from card.serving.supervision.residue import run_directory
 from card.serving.supervision.startup import StartError
 from card.serving.supervision.states import STUBS
 from card.serving.supervision.supervisor import StopRequests, Supervisor, UnservableError
-from card.serving.supervision.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
+from card.serving.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
 from card.settings import REPOSITORY_ROOT, LimitSettings, Settings, SettingsError, load_settings
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

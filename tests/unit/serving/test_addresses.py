@@ -11,8 +11,8 @@ import pytest
 from card.serving.addresses import Relay, bracketed, for_triton_http, reachable
 from card.serving.prerequisites import check_ports
 from card.serving.supervision.health import HealthServer
-from card.serving.supervision.triton_server import relayed_ports, wheel_install
-from card.settings import ServingSettings
+from card.serving.triton_server import relayed_ports, wheel_install
+from card.settings import ServingSettings, Settings
 from loading.supervised import reserved_ports
 
 pytestmark = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
@@ -34,7 +34,8 @@ def test_an_address_is_spelled_as_each_program_takes_it(
     assert bracketed(address) == in_front_of_a_port
     assert for_triton_http(address) == triton_http
     serving = ServingSettings(address=address)
-    command = wheel_install(tmp_path).command(serving, tmp_path, ["card"], "a=b", "card_1_")
+    settings = Settings(serving=serving)
+    command = wheel_install(tmp_path).command(settings, tmp_path, ["card"], "a=b", "card_1_")
     assert f"--http-address={triton_http}" in command
     assert f"--metrics-address={triton_http}" in command
     assert f"--grpc-address={in_front_of_a_port}" in command

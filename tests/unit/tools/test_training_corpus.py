@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from real_pair import pair_settings
 
-from card.serving.supervision.model_files import check_model_files
+from card.serving.model_files import check_model_files
 from training.batches import corpus_batch
 from training.corpus import HELD_OUT, TRAIN, gather, texts
 from training.errors import TrainingError

@@ -56,22 +56,14 @@ _METRICS: dict[str, tuple[type[Gauge | Counter], str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class LoadProgress:
-    """The phase that the load of a model is in, and for how long."""
-
-    phase: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """One model: `well`, or else what is known to be wrong. `loading` is None when its load is
-    done, of which a part may go on while it serves."""
+    """One model: `well`, or else what is known to be wrong. `loading` names the phase of its load
+    and the `seconds` of that; None when all of the load is done."""
 
     state: str
     pid: int | None = None
     reloads: int = 0
-    loading: LoadProgress | None = None
+    loading: Mapping[str, str | float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +121,11 @@ class HealthServer:
         self._seen_s = clock()
         self._health = ServiceHealth("starting")
         self._server = _Server((address, port), _handler(self))
+        self.port = int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True
         )
         self._thread.start()
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
 
     def publish(self, health: ServiceHealth) -> None:
         """Tell what the supervisor sees; also the proof that it looks."""

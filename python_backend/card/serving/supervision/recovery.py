@@ -10,15 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Protocol
 
 import psutil
 
 from card.serving.log import EventLog
-from card.serving.supervision.processes import Stub, kill
+from card.serving.supervision.processes import REGIONS, Stub, TritonProcess, kill
 from card.serving.supervision.repository import Repository, RepositoryError
-from card.serving.supervision.residue import remove_region
-from card.serving.supervision.server import TritonProcess
 from card.serving.supervision.states import CARD, STUBS, Action, Event, Recovery, Repair
 from card.serving.supervision.watch import Lasting, ProcessState, ServerSight, Sight, Watch
 
@@ -60,19 +57,16 @@ class LoadWatch:
         self._lasting = Lasting()
 
     def is_stuck(self, model: str) -> bool:
-        """Whether the last known process of `model` has not run for a while, look after look."""
-        stub = self._server.stub(model)
-        away = stub is not None and stub.state is not ProcessState.RUNNING
-        return self._lasting.seconds(model, away, self._clock()) > self._limit_s
-
-    def end_paused(self, model: str) -> None:
-        """Kill the process of `model` if it has been stopped for a moment, look after look."""
-        stub = self._server.stub(model)
-        stopped = stub is not None and stub.state is ProcessState.STOPPED
-        stopped_s = self._lasting.seconds(f"{model} stopped", stopped, self._clock())
-        if stopped_s > _PAUSED_S and stub is not None:
+        """Whether the last known process of `model` has not run for a while, look after look. One
+        that has been stopped for a moment is killed."""
+        stub, now_s = self._server.stub(model), self._clock()
+        state = ProcessState.RUNNING if stub is None else stub.state
+        stopped = state is ProcessState.STOPPED
+        if self._lasting.seconds(f"{model} stopped", stopped, now_s) > _PAUSED_S and stub:
             with suppress(psutil.NoSuchProcess):
                 stub.process.kill()
+        away = state is not ProcessState.RUNNING
+        return self._lasting.seconds(model, away, now_s) > self._limit_s
 
     def is_server_stopped(self) -> bool:
         """Whether the server itself has been stopped for a while, look after look."""
@@ -119,7 +113,7 @@ def reload_model(
         raise RecoveryError(str(error)) from error
     finally:
         if dead is not None:
-            remove_region(dead.region)
+            (REGIONS / dead.region).unlink(missing_ok=True)
 
 
 def _see_it_let_go(model: str, repository: Repository, clock: Clock) -> None:
@@ -152,25 +146,12 @@ def _load(
         try:
             return loading.result(_LOOK_S)
         except concurrent.futures.TimeoutError:
-            watch.end_paused(model)
             if not watch.is_stuck(model):
                 continue
             if told:
                 raise BeyondReloadError("its process did not survive its loading") from None
             server.fail_load(model)
             watch, told = LoadWatch(server, clock=clock), True
-
-
-class Healed(Protocol):
-    """A running service, as far as its models are brought back."""
-
-    @property
-    def server_sight(self) -> ServerSight: ...
-
-    @property
-    def open_slots(self) -> int: ...
-
-    def reload(self, model: str) -> None: ...
 
 
 class Healing:
@@ -203,35 +184,54 @@ class Healing:
     def is_reloading(self, model: str) -> bool:
         return self._recoveries[model].is_reloading
 
-    def heal(self, service: Healed, sights: Mapping[str, Sight]) -> str | None:
-        """Look and reload what needs it; why the server must restart, if it must."""
+    def heal(
+        self,
+        sights: Mapping[str, Sight],
+        server: ServerSight,
+        open_slots: int,
+        reload: Callable[[str], None],
+    ) -> str | None:
+        """Judge one look and begin the reloads that it calls for; why the server must restart, if
+        it must.
+
+        reload  brings one model back, or raises `RecoveryError`; runs in a thread
+        """
         now_s = self._clock()
         self._watch.look(now_s)
-        for model, reload in list(self._running.items()):
-            if reload.done() and (reason := self._finished(service, model, now_s)):
-                return reason
+        actions = {
+            model: self._finished(model, ended, now_s)
+            for model, ended in self._running.items()
+            if ended.done()
+        }
+        for model in actions:
+            del self._running[model]
         card = None if self.is_reloading(CARD) else sights.get(CARD)
-        if reason := self._watch.server(service.server_sight, card):
+        if reason := self._watch.server(server, card):
             return reason
         for model, sight in sights.items():
             recovery = self._recoveries[model]
-            if recovery.state is Repair.AWAITING_CALM and not service.open_slots:
-                recovery.meet(Event.CALM, now_s)
-                return f"{model}: no stream is open, and only a new server can load it"
-            if recovery.is_reloading:
-                continue
-            lost = self._watch.model(model, sight)
-            action = recovery.see(lost is not None, sight.streams, now_s)
-            streams = f", and {sight.streams} open streams with it" if sight.streams else ""
-            if reason := self._act(service, model, action, f"{lost}{streams}"):
-                return reason
+            if recovery.state is Repair.AWAITING_CALM and not open_slots:
+                actions[model] = recovery.meet(Event.CALM, now_s), "no stream is open any more"
+            elif not (recovery.is_reloading or model in actions):
+                lost = self._watch.model(model, sight)
+                action = recovery.see(lost is not None, sight.streams, now_s)
+                streams = f", and {sight.streams} open streams with it" if sight.streams else ""
+                actions[model] = action, f"{lost}{streams}"
+        for model, (action, reason) in actions.items():
+            if action is Action.RESTART_SERVER:
+                return f"{model}: {reason}"
+            if action is Action.RELOAD:
+                LOG.warn("reloading", model=model, reason=reason)
+                self._watch.forget(model)
+                self.begun[model] += 1
+                self._running[model] = self._workers.submit(reload, model)
         return None
 
-    def _finished(self, service: Healed, model: str, now_s: float) -> str | None:
-        """Take the end of a reload; why the server must restart, if it must."""
+    def _finished(self, model: str, ended: Future[None], now_s: float) -> tuple[Action, str]:
+        """Take the end of a reload; what follows, and why."""
         recovery = self._recoveries[model]
         try:
-            self._running.pop(model).result()
+            ended.result()
         except RecoveryError as error:
             stuck = isinstance(error, BeyondReloadError)
             action = recovery.meet(Event.STUCK if stuck else Event.FAILED, now_s)
@@ -239,17 +239,6 @@ class Healing:
                 LOG.warn("restart_waits", model=model, reason=error, until="no stream is open")
             elif not stuck:
                 LOG.warn("reload_failed", model=model, reason=error)
-            return self._act(service, model, action, f"its recovery failed: {error}")
-        recovery.meet(Event.BACK, now_s)
+            return action, f"its recovery failed: {error}"
         LOG.note("recovered", model=model)
-        return None
-
-    def _act(self, service: Healed, model: str, action: Action, reason: str) -> str | None:
-        if action is Action.RESTART_SERVER:
-            return f"{model}: {reason}"
-        if action is Action.RELOAD:
-            LOG.warn("reloading", model=model, reason=reason)
-            self._watch.forget(model)
-            self.begun[model] += 1
-            self._running[model] = self._workers.submit(service.reload, model)
-        return None
+        return recovery.meet(Event.BACK, now_s), ""

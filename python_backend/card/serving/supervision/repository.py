@@ -6,7 +6,6 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Iterable
 
 from card.serving.addresses import reachable
 from card.serving.supervision.states import ENSEMBLE
@@ -32,15 +31,23 @@ class Repository:
         status, _ = self._call("GET", f"/v2/models/{model}/ready", _PROBE_TIMEOUT_S)
         return status == http.client.OK
 
-    def serves(self, models: Iterable[str]) -> bool:
-        """Whether all of `models` are loaded. Raises if that is unknown, as where another server,
-        to which `headers` mean nothing, has the port."""
-        return {model for model, state in self._states() if state == "READY"}.issuperset(models)
+    def states(self) -> dict[str, set[str | None]]:
+        """What state each model is in, all its versions together; None: in none yet. Raises if that
+        is unknown, as where another server, to which `headers` mean nothing, has the port."""
+        status, body = self._call("POST", "/v2/repository/index", _PROBE_TIMEOUT_S)
+        if status != http.client.OK:
+            raise RepositoryError(f"the server did not list its models: {_error(body)}")
+        states: dict[str, set[str | None]] = {}
+        try:
+            for entry in json.loads(body):
+                states.setdefault(entry["name"], set()).add(entry.get("state"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RepositoryError("what the server lists are no models") from error
+        return states
 
     def is_unloaded(self, model: str) -> bool:
         """Whether nothing of `model` is left, not even open requests. Raises if unknown."""
-        states = [state for name, state in self._states() if name == model]
-        return all(state in (None, "UNAVAILABLE") for state in states)
+        return self.states().get(model, set()) <= {None, "UNAVAILABLE"}
 
     def load(self, model: str, timeout_s: float) -> None:
         """Load `model` and wait for it."""
@@ -53,16 +60,6 @@ class Repository:
         a dead process may be never; a new one can be loaded meanwhile.
         """
         self._control(model, "unload", timeout_s)
-
-    def _states(self) -> list[tuple[str, str | None]]:
-        """Each version of each model, and its state once it has one."""
-        status, body = self._call("POST", "/v2/repository/index", _PROBE_TIMEOUT_S)
-        if status != http.client.OK:
-            raise RepositoryError(f"the server did not list its models: {_error(body)}")
-        try:
-            return [(entry["name"], entry.get("state")) for entry in json.loads(body)]
-        except (ValueError, KeyError, TypeError) as error:
-            raise RepositoryError("what the server lists are no models") from error
 
     def _control(self, model: str, verb: str, timeout_s: float) -> None:
         status, body = self._call("POST", f"/v2/repository/models/{model}/{verb}", timeout_s)
@@ -84,15 +81,11 @@ class Repository:
 
 class Probe:
     """What the server last answered about the ensemble, asked again and again by a thread: a
-    server that hangs holds up this thread and never the watch over the processes.
-
-    Attributes:
-        ready: whether it would take a request.
-        listens: whether it takes connections, as far as is known.
-    """
+    server that hangs holds up this thread and never the watch over the processes."""
 
     def __init__(self, repository: Repository) -> None:
         self.ready, self.listens = False, True
+        """Whether it would take a request, and whether it takes connections, as far as is known."""
         self._repository = repository
         self._answered_s = time.monotonic()
         self._closed = threading.Event()

@@ -7,7 +7,6 @@ directory without a lock tells which files and processes belong to it.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import re
@@ -18,10 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from card.cache.home import is_private, sweep_pools
-from card.serving.supervision.processes import find_orphans, kill
+from card.serving.supervision.processes import REGIONS, find_orphans, kill
 
-REGIONS = Path("/dev/shm")
-"""Where the Python backend puts its shared-memory files, whatever the settings say."""
 _TOKEN_BYTES = 8
 _PREFIX = f"card_run_{os.getuid()}_"
 
@@ -99,26 +96,6 @@ class RunDirectory:
 def run_directory(parent: Path, token: str = "0" * 2 * _TOKEN_BYTES) -> Path:
     """That of the supervisor with this token; all paths are equally long."""
     return parent / f"{_PREFIX}{token}"
-
-
-def make_region_private(name: str) -> None:
-    """Prompts and texts pass through a stub's file, which its library makes readable for all."""
-    with contextlib.suppress(FileNotFoundError):  # the stub has just ended
-        (REGIONS / name).chmod(0o600)
-
-
-def remove_region(name: str) -> None:
-    """Remove the shared-memory file of one dead stub."""
-    (REGIONS / name).unlink(missing_ok=True)
-
-
-def regions_of(region_prefix: str) -> list[str]:
-    """Names of the shared-memory files that begin so, the newest last."""
-    created_s = {}
-    for region in REGIONS.glob(f"{region_prefix}*"):
-        with contextlib.suppress(FileNotFoundError):
-            created_s[region.name] = region.stat().st_mtime
-    return sorted(created_s, key=created_s.__getitem__)
 
 
 def sweep(directory: Path) -> list[Path]:

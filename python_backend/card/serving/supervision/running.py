@@ -19,14 +19,12 @@ from card.serving.geometry import pool_geometry
 from card.serving.notices import NOTICES_VARIABLE, Notices
 from card.serving.requests.chat_parameters import as_protobuf_text
 from card.serving.supervision.guard import GuardProcess, triton_socket
-from card.serving.supervision.health import GuardHealth, LoadProgress, ModelHealth
-from card.serving.supervision.processes import conceal
+from card.serving.supervision.health import GuardHealth, ModelHealth
+from card.serving.supervision.processes import TritonProcess, conceal
 from card.serving.supervision.recovery import reload_model
 from card.serving.supervision.repository import Probe, Repository, RepositoryError
 from card.serving.supervision.residue import RunDirectory
-from card.serving.supervision.server import TritonProcess
 from card.serving.supervision.states import CARD, ENSEMBLE, FRONTS, HOLDS_STREAMS, stubs_of
-from card.serving.supervision.triton_server import TritonInstall, http_address, relayed_ports
 from card.serving.supervision.watch import (
     CARD_SILENCE_S,
     ProcessState,
@@ -34,9 +32,9 @@ from card.serving.supervision.watch import (
     Sight,
     Starvation,
 )
+from card.serving.triton_server import TritonInstall, http_address, relayed_ports
 from card.settings import (
     SETTINGS_VARIABLE,
-    ObservabilitySettings,
     Settings,
     freeze,
     in_ascii,
@@ -78,7 +76,7 @@ class RunningService:
         socket = triton_socket(run_directory.path, serving.grpc_port)
         self._secret = secrets.token_hex(32)
         command = install.command(
-            serving,
+            settings,
             run_directory.stage_models(
                 model_repository, {ENSEMBLE: as_protobuf_text(dict(told_to_clients))}
             ),
@@ -86,12 +84,6 @@ class RunningService:
             f"{HEADER}={self._secret}",
             run_directory.region_prefix,
             grpc_address=f"unix:{socket.with_name('grpc')}" if serving.guard else None,
-            extra=(
-                "--log-info=false",  # `serving.triton_arguments` come later and win
-                f"--model-load-thread-count={len(self._models)}",
-                *_without_gpu(settings),
-                *trace_arguments(settings.observability),
-            ),
         )
         legible = in_ascii(settings, run_directory.fresh("links"))
         notices = run_directory.fresh("notices")
@@ -197,9 +189,10 @@ class RunningService:
         if not self.ensemble_ready or self.ills():
             return False
         try:
-            return self._repository.serves(self._models)
+            states = self._repository.states()
         except RepositoryError:
             return False
+        return all("READY" in states.get(model, ()) for model in self._models)
 
     @property
     def load_failure(self) -> str:
@@ -215,7 +208,7 @@ class RunningService:
             "recovering" if reloading else self.condition(model, sight),
             pid=None if stub is None else stub.process.pid,
             reloads=reloads,
-            loading=None if phase is None else LoadProgress(phase[0], round(phase[1], 1)),
+            loading=None if phase is None else {"phase": phase[0], "seconds": round(phase[1], 1)},
         )
 
     @property
@@ -296,23 +289,3 @@ class RunningService:
                 return None, False
             attached = model in ENGINES and pool.engine_state(model) is EngineState.ATTACHED
             return pool.silence_s(model), attached
-
-
-def _without_gpu(settings: Settings) -> tuple[str, ...]:
-    """Keeps the server from looking, and complaining, where no model asks for a GPU."""
-    if any(getattr(settings, role).device != "cpu" for role in settings.roles):
-        return ()
-    return ("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0")
-
-
-def trace_arguments(settings: ObservabilitySettings) -> tuple[str, ...]:
-    """Options that make the server send OpenTelemetry traces, if they are wanted."""
-    if settings.trace_url is None:
-        return ()
-    return (
-        "--trace-config=mode=opentelemetry",
-        "--trace-config=level=TIMESTAMPS",
-        f"--trace-config=rate={settings.trace_rate}",
-        f"--trace-config=opentelemetry,url={settings.trace_url}",
-        "--trace-config=opentelemetry,resource=service.name=card",
-    )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from card.cache import ENGINES
+from card.serving.supervision.processes import ending
 from card.serving.supervision.recovery import STUCK_S, Clock, LoadWatch
 from card.serving.supervision.running import RunningService
 from card.serving.supervision.watch import Lasting, ProcessState, Starvation
@@ -64,14 +65,12 @@ class Startup:
             # Triton also ends with an exit code when it gives up on a process that gives no sign.
             began = any(server.stub(model) is not None for model in service.stubs)
             raise StartError(
-                f"tritonserver ended during its start ({server.ending}) and no model said why; "
-                "its own messages stand above",
+                f"tritonserver ended during its start ({ending(server.code)}) and no model said "
+                "why; its own messages stand above",
                 transient=began or (server.code or 0) < 0,
             )
         if self._watch.is_server_stopped():
             raise StartError("tritonserver was stopped during its start", transient=True)
-        for model in service.stubs:
-            self._watch.end_paused(model)
         if stuck := [model for model in service.stubs if self._watch.is_stuck(model)]:
             names = ", ".join(stuck)
             raise StartError(f"the processes of {names} did not survive the start", transient=True)

@@ -134,7 +134,7 @@ def stubs_of(roles: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Recovery:
-    """The state of one model. Times are seconds on one monotonic clock that the caller reads."""
+    """The state of one model. Times are seconds on the caller's monotonic clock."""
 
     model: str
     state: Repair = Repair.WELL

@@ -11,16 +11,16 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from card.serving.addresses import bracketed
+from card.serving.model_files import ModelFilesReading
 from card.serving.supervision.health import HealthServer, ServiceHealth, state_of
-from card.serving.supervision.model_files import ModelFilesReading
 from card.serving.supervision.recovery import LOG, Healing
 from card.serving.supervision.repository import RepositoryError
 from card.serving.supervision.residue import RunDirectory, sweep
 from card.serving.supervision.running import RunningService
 from card.serving.supervision.startup import StartError, Startup
 from card.serving.supervision.states import SERVICE, Happening, Service, stubs_of
-from card.serving.supervision.triton_server import find_triton, http_address
 from card.serving.supervision.watch import ProcessState, Sight
+from card.serving.triton_server import find_triton, http_address
 from card.settings import ServingSettings, Settings
 
 LOOK_S = 0.1
@@ -195,7 +195,7 @@ class Supervisor:
                     "this user's shared memory: see RemoveIPC in docs/operations.md"
                 )
             sights = service.sights()
-            if reason := self._healing.heal(service, sights):
+            if reason := self._heal(service, sights):
                 LOG.warn("restarting_server", reason=reason)
                 self._restarts += 1
                 self._clear()
@@ -225,7 +225,7 @@ class Supervisor:
             if self._stop_requests.wait_for(2, self._look_s):
                 return _cut_off(open_sessions, "there was another signal to stop", Happening.STOP)
             # Models that were retired have ended as they should, and no session needs another.
-            reason = None if service.is_retired else self._healing.heal(service, sights)
+            reason = None if service.is_retired else self._heal(service, sights)
             if reason is not None:
                 return _cut_off(open_sessions, reason, Happening.SERVER_LOST)
             self._tend_guard(service)
@@ -273,6 +273,10 @@ class Supervisor:
             sweep(self._settings.cache.directory)
         except TimeoutError as error:
             raise StartError(f"a process of this service does not end: {error}") from error
+
+    def _heal(self, service: RunningService, sights: Mapping[str, Sight]) -> str | None:
+        """Why the server must restart, if it must."""
+        return self._healing.heal(sights, service.server_sight, service.open_slots, service.reload)
 
     def _tend_guard(self, service: RunningService) -> None:
         if (guard := service.guard) is None:

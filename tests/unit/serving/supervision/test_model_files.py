@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from real_pair import PAIR, pair_settings
 
-from card.serving.supervision.model_files import check_model_files
+from card.serving.model_files import check_model_files
 
 
 def truncated_weights(model: Path) -> str:

@@ -27,7 +27,7 @@ from real_pair import DRAFT, TARGET
 from small_triton import Installation
 
 from card.serving.geometry import pool_geometry
-from card.serving.supervision.residue import REGIONS
+from card.serving.supervision.processes import REGIONS
 from card.serving.supervision.states import PROBATION_S, STUBS
 from card.settings import load_settings
 from loading.supervised import open_local, reserved_serving
@@ -225,7 +225,7 @@ def test_nothing_is_left_and_no_warning_logged_when_it_is_told_to_stop(service: 
 HANGS = """
 import time
 from card.serving import supervisor
-from card.serving.supervision import model_files
+from card.serving import model_files
 model_files.check_model_files = lambda settings: time.sleep(3600)
 import typer
 typer.run(supervisor.main)

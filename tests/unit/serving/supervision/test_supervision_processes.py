@@ -15,8 +15,12 @@ from child_process import child, next_line
 from fake_stub import fake_stub
 
 from card.serving.child import bound
-from card.serving.supervision.processes import find_orphans, process_state
-from card.serving.supervision.server import TritonProcess
+from card.serving.supervision.processes import (
+    TritonProcess,
+    ending,
+    find_orphans,
+    process_state,
+)
 from card.serving.supervision.supervisor import StopRequests
 from card.serving.supervision.watch import ProcessState
 
@@ -49,7 +53,7 @@ def test_a_server_takes_every_child_along_whatever_its_command_line_says(tmp_pat
         os.sched_yield()
     server.kill()
     assert [process_state(child) for child in children] == [ProcessState.GONE]
-    assert server.ending == "killed by SIGKILL"
+    assert ending(server.code) == "killed by SIGKILL"
     server.kill()
 
 

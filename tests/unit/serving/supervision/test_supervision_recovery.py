@@ -14,14 +14,13 @@ import pytest
 from fake_stub import fake_stub
 from told_clock import ToldClock
 
-from card.serving.supervision.processes import Stub
+from card.serving.supervision.processes import REGIONS, Stub
 from card.serving.supervision.recovery import (
     BeyondReloadError,
     RecoveryError,
     reload_model,
 )
 from card.serving.supervision.repository import Repository, RepositoryError
-from card.serving.supervision.residue import REGIONS
 from card.serving.supervision.watch import ProcessState
 
 LOOK_S = 0.1
@@ -214,12 +213,11 @@ def port() -> Iterator[int]:
         thread.join()
 
 
-def test_a_server_serves_what_it_lists_as_ready(port: int) -> None:
+def test_models_have_the_states_that_the_server_lists(port: int) -> None:
     own = Repository("127.0.0.1", port, KEY)
-    assert own.serves(["card"])
-    assert not own.serves(["card", "spare"])
-    assert not own.serves(["card", "draft"])
+    assert own.states() == {"card": {"READY"}, "spare": {None}}
     assert (own.is_unloaded("card"), own.is_unloaded("spare")) == (False, True)
+    assert own.is_unloaded("draft")
 
 
 def test_nothing_is_believed_of_another_server_that_has_the_port(port: int) -> None:
@@ -227,7 +225,7 @@ def test_nothing_is_believed_of_another_server_that_has_the_port(port: int) -> N
     foreign = Repository("127.0.0.1", port, {"card-supervisor": "another secret"})
     assert foreign.is_ready("card")
     with pytest.raises(RepositoryError, match="did not list its models: restricted"):
-        foreign.serves(["card"])
+        foreign.states()
 
 
 @pytest.mark.parametrize("listed", ["<html>", {"error": "none"}, [7], [{"model": "card"}]])
@@ -236,4 +234,4 @@ def test_a_server_that_lists_no_models_is_not_ours(
 ) -> None:
     monkeypatch.setattr(Triton, "loaded", listed)
     with pytest.raises(RepositoryError, match="what the server lists are no models"):
-        Repository("127.0.0.1", port, KEY).serves(["card"])
+        Repository("127.0.0.1", port, KEY).states()

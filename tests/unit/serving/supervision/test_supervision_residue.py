@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from card.serving.notices import NOTICES_VARIABLE, Notices
-from card.serving.supervision.residue import REGIONS, RunDirectory, sweep
+from card.serving.supervision.processes import REGIONS
+from card.serving.supervision.residue import RunDirectory, sweep
 
 
 def abandon(run: RunDirectory) -> None:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from card.serving.supervision.triton_server import (
+from card.serving.triton_server import (
     TritonInstall,
     TritonNotFoundError,
     find_triton,
     wheel_install,
 )
-from card.settings import ServingSettings
+from card.settings import ObservabilitySettings, ServingSettings, Settings
 
 
 @pytest.fixture
@@ -52,10 +52,15 @@ def test_the_virtual_environments_python_comes_first_on_path(install: TritonInst
 
 def test_the_command_says_what_the_options_say(install: TritonInstall) -> None:
     """What an operator adds comes last, so that it wins."""
-    given, ours = ("--grpc-use-ssl=true", "--log-verbose=2"), ("--log-info=0",)
-    serving, loads = ServingSettings(triton_arguments=given), ("card", "draft")
-    command = install.command(serving, Path("/models"), loads, "key=abc123", "card_1_", extra=ours)
-    assert tuple(command[-3:]) == (*ours, *given)
+    given = ("--grpc-use-ssl=true", "--log-verbose=2")
+    settings = Settings(
+        serving=ServingSettings(triton_arguments=given),
+        observability=ObservabilitySettings(trace_url="http://collector:4318/v1/traces"),
+    )
+    command = install.command(settings, Path("/models"), ("card", "draft"), "key=abc123", "card_1_")
+    assert tuple(command[-2:]) == given
+    assert "--allow-gpu-metrics=false" in command
+    assert "--trace-config=opentelemetry,url=http://collector:4318/v1/traces" in command
     assert "--model-control-mode=explicit" in command
     loaded = [argument for argument in command if argument.startswith("--load-model")]
     assert loaded == ["--load-model=card", "--load-model=draft"]

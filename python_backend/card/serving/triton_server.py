@@ -10,13 +10,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from card.serving.addresses import BOTH, bracketed, for_triton_http
 from card.serving.prerequisites import check_numpy, shared_libpython
-from card.settings import ServingSettings
+from card.settings import ObservabilitySettings, ServingSettings, Settings
 
 SYSTEM_ROOT = Path("/opt/tritonserver")
 """Where NVIDIA's containers keep the server."""
@@ -42,15 +42,14 @@ class TritonInstall:
 
     def command(
         self,
-        serving: ServingSettings,
+        settings: Settings,
         repository: Path,
-        models: Iterable[str],
+        models: Sequence[str],
         header: str,
         region_prefix: str,
         grpc_address: str | None = None,
-        extra: Iterable[str] = (),
     ) -> list[str]:
-        """The server's command line, program first.
+        """The server's command line, program first; `serving.triton_arguments` come last and win.
 
         models         loaded at start, all others on request only (explicit model control)
         header         `name=value`, which opens the APIs in `RESTRICTED_APIS`
@@ -59,7 +58,7 @@ class TritonInstall:
         grpc_address   where gRPC listens instead of `serving.address`: `unix:` and the beginning of
                        a socket's path, which ends with the port
         """
-        python = "--backend-config=python"
+        serving, python = settings.serving, "--backend-config=python"
         restricted = ",".join(RESTRICTED_APIS)
         over_http = restricted if serving.http_inference else f"{restricted},inference"
         address = for_triton_http(serving.address)
@@ -81,7 +80,10 @@ class TritonInstall:
             f"--grpc-restricted-protocol={restricted}:{header}",
             f"{python},shm-region-prefix-name={region_prefix}",
             f"{python},shm-default-byte-size={MINIMUM_REGION_BYTES}",
-            *extra,
+            "--log-info=false",
+            f"--model-load-thread-count={len(models)}",
+            *_without_gpu(settings),
+            *_traced(settings.observability),
             *serving.triton_arguments,
         ]
 
@@ -187,3 +189,23 @@ def wheel_install(runtime_directory: Path, numpy: str | None = None) -> TritonIn
 
 def _joined(first: Path, rest: str | None) -> str:
     return f"{first}{os.pathsep}{rest}" if rest else str(first)
+
+
+def _without_gpu(settings: Settings) -> tuple[str, ...]:
+    """Keeps the server from looking, and complaining, where no model asks for a GPU."""
+    if any(getattr(settings, role).device != "cpu" for role in settings.roles):
+        return ()
+    return ("--allow-gpu-metrics=false", "--pinned-memory-pool-byte-size=0")
+
+
+def _traced(settings: ObservabilitySettings) -> tuple[str, ...]:
+    """Options that make the server send OpenTelemetry traces, if they are wanted."""
+    if settings.trace_url is None:
+        return ()
+    return (
+        "--trace-config=mode=opentelemetry",
+        "--trace-config=level=TIMESTAMPS",
+        f"--trace-config=rate={settings.trace_rate}",
+        f"--trace-config=opentelemetry,url={settings.trace_url}",
+        "--trace-config=opentelemetry,resource=service.name=card",
+    )
