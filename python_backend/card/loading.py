@@ -126,7 +126,7 @@ def _examined(
     *,
     quickly: bool,
 ) -> tuple[ConfigurableEngine, Calibration]:
-    """An engine whose rows are independent if it is a target's, and what was found out about it."""
+    """An engine, with independent rows if it is a target's, and what was measured of it."""
     with lock.loading():
         engine = _load(settings, model, options, quickly=quickly)
         if not options.grows_trees:
@@ -175,8 +175,8 @@ def _row_invariant(
     *,
     quickly: bool,
 ) -> ConfigurableEngine:
-    """The target with options that make its rows independent; in float32, where nobody asked for
-    another dtype and that takes it. Raises `EngineError`."""
+    """The target with options that make its rows independent; in float32, where the settings name
+    no dtype and only float32 does. Raises `EngineError`."""
     with phase("check rows", model.path):
         engine = examination.make_row_invariant(engine)
     if model.dtype == "auto" and not (engine.row_invariant or engine.options.dtype == "float32"):

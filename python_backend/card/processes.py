@@ -1,4 +1,4 @@
-"""What the kernel says of another process, whosever child it is."""
+"""When another process started, as the kernel says."""
 
 from __future__ import annotations
 

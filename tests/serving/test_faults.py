@@ -78,7 +78,7 @@ async def open_streams(service: RunningService) -> AsyncIterator[list[Answer]]:
 
 
 async def ended(service: RunningService, outcome: str, before: float = 0) -> None:
-    """Wait until nobody, Triton included, is still busy with one more request that ended so.
+    """Wait until one more request ended so and no process, Triton included, is busy with it.
 
     `card` counts a request a moment before it sends the last response, and Triton lets go of it a
     moment after. If `card` is killed in between, the request is lost, and the supervisor rightly
@@ -217,7 +217,7 @@ async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
         card = service.pid_of("card")
         with contextlib.closing(service.pool()) as pool:
             epoch = pool.epoch
-            # Without the ensemble: nobody would see the client leave before the next delta.
+            # Without the ensemble: it would see the client leave at the next delta only.
             stream = service.stream(model="card", input_ids=[3], stream=True, **request)
             async with contextlib.aclosing(stream):
                 await anext(stream)
@@ -246,7 +246,7 @@ async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
 
 
 async def refused(service: RunningService, words: str) -> None:
-    """Whoever asks now, in whatever way, hears these words."""
+    """Every way to ask is refused now, with these words."""
     with pytest.raises(Refused, match=words):
         await service.ask(text_input="x", max_tokens=4)
     with pytest.raises(Refused, match=words):

@@ -37,7 +37,7 @@ async def test_a_server_that_does_not_survive_its_first_starts_gets_another(
 
 def servers() -> set[int]:
     """The servers of all services that these tests started; not what one of them has forked, which
-    bears its name until it becomes a stub."""
+    has its name until it becomes a stub."""
     bearers: dict[int, int] = {}
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

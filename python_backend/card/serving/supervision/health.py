@@ -4,7 +4,7 @@
 `/ready`    200 or 503 with JSON: a request now would be answered; a lost draft makes it degraded,
             not unready
 `/metrics`  the same for Prometheus, with memory and open files of every process; it answers while
-            the server, whose own metrics vanish with it, is down
+            the server is down, and the metrics of the server with it
 """
 
 from __future__ import annotations

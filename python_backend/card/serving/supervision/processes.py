@@ -103,7 +103,7 @@ class TritonProcess:
         return self._stubs.get(model)
 
     def fail_load(self, model: str) -> None:
-        """End a load of `model` whose process died before it greeted Triton.
+        """End a load of `model` after its process died before it greeted Triton.
 
         Triton waits for that greeting without a limit. Another process greets in the shared memory
         of the dead one, if that is still whole, cannot load its model, and Triton takes the load

@@ -26,9 +26,9 @@ _LOOK_S = 0.02
 _LET_GO_S = 2.0
 """Triton fails what it had queued for a dead process within a second, if it does at all."""
 STUCK_S = 3.0
-"""Triton never finishes the load of a model whose process has not run for so long."""
+"""Triton never finishes the load of a model after its process did not run for so long."""
 _LOST_S = 0.5
-"""A loaded model whose process has not run for so long never comes to serve."""
+"""A loaded model never comes to serve after its process did not run for so long."""
 _PAUSED_S = 0.5
 """Triton gives up on a process that does not answer for a second while it loads its model, and then
 waits for the end of that process, for ever if it was only paused and goes on."""

@@ -28,7 +28,7 @@ class Happening(Enum):
 
     FILES_FIT = auto()
     COMPLETE = auto()  # all models serve
-    START_FAILED = auto()  # and another attempt is allowed, else the supervisor gives up
+    START_FAILED = auto()  # and another attempt is allowed; else the supervisor ends
     SERVER_LOST = auto()  # Triton is gone or hangs, or a model needs another server
     STOP = auto()  # SIGTERM, SIGINT, SIGHUP
     DRAINED = auto()  # nothing is open, or the limit is reached
@@ -106,7 +106,7 @@ EXPENDABLE_MODEL: Mapping[tuple[Repair, Event], tuple[Repair, Action]] = {
     (Repair.PAUSED, Event.LOST): (Repair.RELOADING_AGAIN, Action.RELOAD),  # after the pause
     (Repair.PAUSED, Event.STEADY): (Repair.WELL, Action.NOTHING),
 }
-"""The rows of a model whose loss costs speed and never an answer: its loss breaks no stream."""
+"""The rows of a model that costs speed and never an answer when it is lost."""
 
 PROBATION_S = 1.0
 """A model that is lost again sooner was not brought back by its reload."""
@@ -122,8 +122,9 @@ FRONTS = (ENSEMBLE, *UNARY)
 """Models that clients ask."""
 EXPENDABLE = (DRAFT, REMOTE)
 HOLDS_STREAMS = (CARD, POSTPROCESSING, *UNARY)
-"""Models whose loss leaves the clients of open streams hanging: Triton fails what it queued for a
-dead process at one response a second, or never, and `card` waits for one of `UNARY` without end."""
+"""Models that leave the clients of open streams hanging when they are lost: Triton fails what it
+queued for a dead process at one response a second, or never, and `card` waits without end for one
+of `UNARY`."""
 ANSWERS_CLIENTS = (PREPROCESSING, POSTPROCESSING, *UNARY, REMOTE)
 
 

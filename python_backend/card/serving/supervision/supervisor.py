@@ -26,11 +26,11 @@ from card.settings import ServingSettings, Settings
 LOOK_S = 0.1
 """Pause between two looks around; each takes a millisecond from the engines' cores."""
 START_ATTEMPTS = 3
-"""Starts in a row that may fail before the supervisor gives up and says so by its exit code."""
+"""Starts in a row that may fail before the supervisor ends with exit code 1."""
 _START_PAUSE_S = 1.0
 CALM_S = 2.0
 """Without an open session for so long, no client waits: Triton takes a second or more to end a
-process, and does not finish every request whose client has left or whose process has died."""
+process, and does not finish every request that lost its client or its process."""
 LINGER_S = 0.5
 """Without an open session for so long, the last responses have left and the queue is empty."""
 
@@ -61,7 +61,7 @@ class StopRequests:
 
 
 class Supervisor:
-    """Keeps one service running until it is told to stop."""
+    """Keeps one service running until a stop is asked for."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class Supervisor:
         if not (concealed or service.conceal_header()):
             LOG.warn(
                 "header_visible",
-                reason="this kernel lets nobody change a command line; see SECURITY.md",
+                reason="this kernel does not let a process change a command line; see SECURITY.md",
             )
         if self._restarts:
             LOG.note("server_recovered", server_pid=service.server.pid)

@@ -97,7 +97,7 @@ class Lasting:
         return now_s - self._since_s.setdefault(condition, now_s)
 
     def forget(self, prefix: str = "") -> None:
-        """Begin anew with all conditions whose name begins so."""
+        """Begin anew with all conditions that have this prefix."""
         for condition in [name for name in self._since_s if name.startswith(prefix)]:
             del self._since_s[condition]
 

@@ -1,6 +1,6 @@
 """What keeps a supervisor from starting is said in one line, before anything is started.
 
-And whoever changes his mind before that finds nothing started, and nothing left.
+A stop before that leaves nothing started and no file.
 """
 
 from __future__ import annotations

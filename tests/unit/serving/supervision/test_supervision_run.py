@@ -93,6 +93,8 @@ class FakeService:
     def is_idle(self) -> bool:
         return self._idle
 
+    def reload(self, model: str) -> None: ...
+
     def close(self) -> None: ...
 
 
