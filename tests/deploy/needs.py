@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from card.cache.pool import pool_bytes
 from card.serving.geometry import pool_geometry
-from card.serving.supervision.policy import STUBS
+from card.serving.supervision.states import STUBS
 from card.serving.supervision.supervisor import LINGER_S
-from card.serving.supervision.triton_server import MINIMUM_REGION_BYTES
+from card.serving.triton_server import MINIMUM_REGION_BYTES
 from card.settings import Settings
 
 KILL_S = 10.0
-"""How long the supervisor may take to end processes that do not answer (`stubs.kill`)."""
+"""How long the supervisor may take to end processes that do not answer (`processes.kill`)."""
 _UNITS = {"m": 1 << 20, "g": 1 << 30}
 
 
