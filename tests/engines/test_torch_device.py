@@ -91,6 +91,7 @@ def test_a_device_in_the_settings_reaches_the_engine() -> None:
     [
         ({"device": "cuda:0", "engine": "openvino"}, "openvino runs on cpu alone"),
         ({"device": "cuda:0", "dtype": "int8"}, "int8 does not run on a GPU"),
+        ({"device": "cuda:0", "dtype": "float32"}, "float32 does not run on a CUDA device"),
         ({"device": "cpu", "dtype": "float16"}, "float16 does not run on a processor"),
         ({"device": "cuda:"}, "device"),
         ({"device": "mps"}, "device"),

@@ -82,15 +82,14 @@ class Served:
         while not (self._service.metric("card_slots_in_use") or all(t.done() for t in asked)):
             await asyncio.sleep(_LOOK_S)
         os.kill(victim, signal.SIGKILL)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        for error in errors:
-            if not isinstance(error, CardError):
-                raise error
-        if errors:
-            return Check(name, False, f"{len(errors)} of {len(answers)} streams ended: {errors[0]}")
-        texts = [answer.text for answer in answers if isinstance(answer, Tally)]
-        check = self._same(name, texts, f"while the {model} was killed")
+        try:
+            answers = await asyncio.gather(*asked)
+        except CardError as error:
+            await asyncio.gather(*asked, return_exceptions=True)
+            return Check(name, False, f"a stream ended: {error}")
+        check = self._same(
+            name, [answer.text for answer in answers], f"while the {model} was killed"
+        )
         back_s = await self._until(lambda: self._is_back_without(model, victim))
         if back_s is None:
             return Check(name, False, f"{check.detail}; not back after {_BACK_S:.0f} s")

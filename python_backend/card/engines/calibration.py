@@ -228,7 +228,7 @@ def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:
 
 def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
     """Median milliseconds of a one-session pass by rows, at a middling context length, and what
-    share of its time a pass of one row takes while nobody else computes."""
+    share of its time a pass of one row takes while no other model computes."""
     session = engine.open_session()
     context = min(_COST_CONTEXT, engine.context - max(engine.costed_rows) - 1)
     prompt = random_tokens(engine, max(1, context))

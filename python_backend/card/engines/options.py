@@ -29,7 +29,7 @@ class EngineOptions:
                    else float32; ``int8`` and ``int4`` quantise matrices (OpenVINO)
     weight_group   inputs that share a scale in ``int8`` and ``int4``
     threads        threads of one pass; 0: as the process has them
-    threads_alone  threads of one pass while nobody else computes; 0: the same
+    threads_alone  threads of one pass while no other model computes; 0: the same
     row_multiple   rows of a chain are padded to a multiple of this
     device         ``cpu``, ``cuda`` (the first) or ``cuda:N``
     graph_rows     passes of one session with so many rows, or fewer padded to them, are prepared

@@ -89,12 +89,12 @@ class OpenVinoEngine(SessionEngine):
         """Whether it computes all passes with a decoder for any rows, for now."""
         return bool(self.options.graph_rows) and self.model.compile_more is not None
 
-    def likeness(self) -> OpenVinoEngine:
+    def with_same_decoders(self) -> OpenVinoEngine:
         """One with the same decoders and sessions of its own."""
         return self._beside(self.model)
 
     def with_fixed_rows(self, threads_alone: int) -> OpenVinoEngine:
-        """One with decoders for fixed numbers of rows, in the place of `likeness`."""
+        """One with decoders for fixed numbers of rows, to compare with `with_same_decoders`."""
         options = replace(self.options, threads_alone=threads_alone)
         return self._beside(self.model.with_fixed_rows(options), threads_alone)
 
@@ -112,7 +112,7 @@ class OpenVinoEngine(SessionEngine):
         self._adopted = model, self._runners_of(model), fixed.options.threads_alone
         model.unload_raw()  # under load, costs are not known for long
 
-    def settle(self, costs: RowCosts) -> None:
+    def know_adopted_costs(self, costs: RowCosts) -> None:
         """Know what was measured of these."""
         self._take_adopted()
         self.know_costs(costs)
