@@ -104,11 +104,9 @@ class Served:
         return health.get("state") == "ready" and pid not in (victim, None)
 
     async def _is_empty(self) -> Check:
-        left_s = await self._until(lambda: self._service.busy() == (0, 0))
-        detail = (
-            "a slot is in use and nobody asks" if left_s is None else "all slots are free again"
-        )
-        return Check("nothing left behind", left_s is not None, detail)
+        empty = await self._until(lambda: self._service.busy() == (0, 0)) is not None
+        detail = "all slots are free again" if empty else "a slot is in use without a request"
+        return Check("nothing left behind", empty, detail)
 
     async def _until(self, holds: Callable[[], bool]) -> float | None:
         """Seconds until it holds; None: it does not."""
