@@ -31,8 +31,7 @@ class TileTensors:
     lane    of the KV cache
     rows    [rows] int64, the rows of the pass; the last one again and again as padding
     start   places before it are read as they lie
-    tail    [extent - start] int64, the places from there on, in the order of the path; None: they
-            lie in order
+    tail    [extent - start] int64, the places from there on along the path; None: they lie in order
     extent  positions that are read
     first   positions before it are visible to every row
     hidden  [rows, 1, extent - first] bool, positions that a row does not see

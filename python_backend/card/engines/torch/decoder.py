@@ -24,8 +24,7 @@ class KeyValueCache:
             them
     values  per layer [lanes, kv_heads, places, head_size]
 
-    A place of no confirmed entry may hold any keys, and any values that are finite: masks keep it
-    out.
+    A place of no confirmed entry may hold any keys and any finite values: masks hide it.
     """
 
     def __init__(
