@@ -70,7 +70,7 @@ def load_engine(
         context=settings.limits.context_tokens,
         sessions=settings.cache.slots,
         kept_tokens=settings.cache.kept_tokens,
-        branches=0 if is_draft else settings.speculation.paths,
+        paths=0 if is_draft else settings.speculation.paths,
         pending=settings.cache.nodes if is_draft else 0,
         dtype=_dtype(model, kind, is_draft=is_draft),
         weight_group=model.weight_group,
@@ -78,7 +78,6 @@ def load_engine(
         threads_alone=0 if is_draft else threads_alone_of(settings.target),
         device=model.device,
         graph_rows=graph_rows or (_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS),
-        kernels=model.device != "cpu",
         compressed=kind == "openvino",
     )
     memory = CalibrationCache.of_this_service(role, kind, model.path, options)
@@ -179,7 +178,9 @@ def _row_invariant(
     no dtype and only float32 does. Raises `EngineError`."""
     with phase("check rows", model.path):
         engine = examination.make_row_invariant(engine)
-    if model.dtype == "auto" and not (engine.row_invariant or engine.options.dtype == "float32"):
+    on_processor = model.device == "cpu"
+    in_float32 = engine.options.dtype == "float32"
+    if on_processor and model.dtype == "auto" and not (engine.row_invariant or in_float32):
         log.warning(
             "%s: in %s rows of one pass influence each other on this machine; it is loaded in "
             "float32",
@@ -192,7 +193,7 @@ def _row_invariant(
         raise EngineError(
             f"{model.path}: on this machine rows of one pass influence each other in "
             f"{engine.options.dtype}, so a text could depend on the draft; "
-            "set target.dtype: float32"
+            f"set {'target.dtype: float32' if on_processor else 'target.device: cpu'}"
         )
     return engine
 

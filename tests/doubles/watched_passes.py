@@ -10,7 +10,7 @@ import openvino as ov
 import pytest
 
 from card.engines import Logits, SequenceTokens
-from card.engines.layout import Pass
+from card.engines.layout import PagedPass
 from card.engines.openvino.runner import Runner
 
 
@@ -30,7 +30,7 @@ def recorded_passes(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     run = Runner.run
 
     def recording(
-        runner: Runner, this: Pass, batch: Sequence[SequenceTokens], *how: Any, **and_how: Any
+        runner: Runner, this: PagedPass, batch: Sequence[SequenceTokens], *how: Any, **and_how: Any
     ) -> list[Logits]:
         passes.append([len(rows.tokens) for rows in batch])
         return run(runner, this, batch, *how, **and_how)

@@ -11,10 +11,9 @@ import torch
 from transformers import LlamaConfig
 
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
 
-CheckpointEngine = type[TorchEngine] | type[OpenVinoEngine] | type[CapturedEngine]
+CheckpointEngine = type[TorchEngine] | type[OpenVinoEngine]
 
 
 @pytest.fixture(scope="session")
@@ -37,12 +36,11 @@ def larger_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(
     scope="module",
-    params=[TorchEngine, OpenVinoEngine, CapturedEngine],
-    ids=["torch", "openvino", "captured"],
+    params=[TorchEngine, OpenVinoEngine],
+    ids=["torch", "openvino"],
 )
 def engine_class(request: pytest.FixtureRequest) -> CheckpointEngine:
-    """What is promised of an engine holds for all that run checkpoints themselves. The captured one
-    computes here what it would on a device, where a replay is no call."""
+    """What is promised of an engine holds for both that run checkpoints on a processor."""
     found: CheckpointEngine = request.param
     return found
 

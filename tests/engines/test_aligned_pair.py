@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Alignment]:
 
 def engine(folder: Path, *, tree: bool = False) -> TorchEngine:
     options = EngineOptions(
-        context=128, sessions=1, branches=0 if tree else 1, pending=64, dtype="float32"
+        context=128, sessions=1, paths=0 if tree else 1, pending=64, dtype="float32"
     )
     return TorchEngine.load(folder, options)
 

@@ -182,7 +182,7 @@ def test_the_threads_of_a_target_follow_settings_and_cores(
 def test_rows_are_independent_on_two_threads_and_on_four(checkpoint: Path) -> None:
     """What a target takes on four cores; the parts are the same on fewer."""
     loaded = OpenVinoEngine.load(checkpoint, replace(OPTIONS, threads=2, threads_alone=4))
-    trials = (loaded.reconfigured(replace(options, branches=2)) for options in loaded.variants)
+    trials = (loaded.reconfigured(replace(options, paths=2)) for options in loaded.variants)
     independent = next((trial for trial in trials if check_row_invariance(trial)), None)
     assert independent is not None
     assert check_alone(independent)

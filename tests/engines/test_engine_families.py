@@ -20,19 +20,18 @@ from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Ranking, SequenceT
 from card.engines.draft_vocabulary import DRAFT_VOCABULARY
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
-from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-AnyEngine = TorchEngine | OpenVinoEngine | CapturedEngine
+AnyEngine = TorchEngine | OpenVinoEngine
 
 CLOSE = 1e-4
 """Largest difference to `transformers` in float32."""
 WAYS: list[dict[str, Any]] = [
-    {"branches": 1},
-    {"branches": 0, "pending": 256},
-    {"branches": 1, "graph_rows": (1, 4, 16, 64)},
+    {"paths": 1},
+    {"paths": 0, "pending": 256},
+    {"paths": 1, "graph_rows": (1, 4, 16, 64)},
 ]
 """Chains, growing trees and, OpenVINO's alone, passes of fixed numbers of rows."""
 
@@ -109,16 +108,16 @@ def grow_tree_layer_by_layer(engine: Engine, session: int) -> NDArray[np.float32
 
 
 @pytest.mark.parametrize(
-    ("branches", "forward_tree"),
+    ("paths", "forward_tree"),
     [(4, read_tree_in_one_pass), (0, grow_tree_layer_by_layer)],
     ids=["chains", "growing_tree"],
 )
 def test_each_branch_of_a_tree_equals_transformers_on_its_own_path(
     checkpoint: Checkpoint,
-    branches: int,
+    paths: int,
     forward_tree: Callable[[Engine, int], NDArray[np.float32]],
 ) -> None:
-    engine = checkpoint.engine(branches=branches, pending=256)
+    engine = checkpoint.engine(paths=paths, pending=256)
     session = engine.open_session()
     tiny_models.read(engine, session, TEXT[:PREFIX], [64])
     found = forward_tree(engine, session)
@@ -130,7 +129,7 @@ def test_each_branch_of_a_tree_equals_transformers_on_its_own_path(
 
 
 def test_best_ranks_by_perturbed_logits_where_noise_is_given(checkpoint: Checkpoint) -> None:
-    engine = checkpoint.engine(branches=0, pending=256)
+    engine = checkpoint.engine(paths=0, pending=256)
     one, other = engine.open_session(), engine.open_session()
     noise = np.random.default_rng(0).gumbel(size=(3, engine.vocabulary)).astype(np.float32)
     batch = [
@@ -160,7 +159,7 @@ def test_a_draft_ranks_the_ids_that_it_was_given_and_no_others(
     (tmp_path / DRAFT_VOCABULARY).write_text(json.dumps({"ids": ranked.tolist()}))
     noise = np.random.default_rng(0).gumbel(size=(3, vocabulary)).astype(np.float32)
     options = EngineOptions(
-        context=128, sessions=2, branches=0, pending=32, dtype="float32", graph_rows=(4, 128)
+        context=128, sessions=2, paths=0, pending=32, dtype="float32", graph_rows=(4, 128)
     )
     engine = OpenVinoEngine.load(tmp_path, options)
     assert engine.ranked_ids.tolist() == ranked.tolist()
@@ -180,7 +179,7 @@ def test_a_draft_ranks_the_ids_that_it_was_given_and_no_others(
         engine.commit_kv(session, [])
         with pytest.raises(TypeError, match="only the likeliest ids"):
             logits.row(0)
-    target = OpenVinoEngine.load(tmp_path, replace(options, branches=1, pending=0))
+    target = OpenVinoEngine.load(tmp_path, replace(options, paths=1, pending=0))
     assert_close(read_alone(target, TEXT, [64]), expected)
 
 

@@ -20,12 +20,11 @@ from card.engines import FOLLOWS_PREFIX, Ranking, SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import Dtype, EngineOptions
 from card.engines.processor import multiplies_in_tiles
-from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-AnyEngine = TorchEngine | CapturedEngine | OpenVinoEngine
+AnyEngine = TorchEngine | OpenVinoEngine
 
 OVERFLOWS = 7
 """The token whose rows do."""
@@ -55,20 +54,19 @@ class Case:
     dtype: Dtype
     huge: float
 
-    def load(self, directory: Path, branches: int) -> AnyEngine:
+    def load(self, directory: Path, paths: int) -> AnyEngine:
         # Tiles take other products for few rows; the check at load finds the padding out.
         in_tiles = self.dtype == "bfloat16" and multiplies_in_tiles()
         multiple = 1 if self.engine_class is OpenVinoEngine and not in_tiles else 16
         return self.engine_class.load(
             directory,
-            EngineOptions(256, 2, branches, 64, dtype=self.dtype, threads=1, row_multiple=multiple),
+            EngineOptions(256, 2, paths, 64, dtype=self.dtype, threads=1, row_multiple=multiple),
         )
 
 
 CASES = {
     "torch": Case(TorchEngine, "float32", 2.0**127),
     "torch bfloat16": Case(TorchEngine, "bfloat16", 2.0**127),
-    "captured": Case(CapturedEngine, "float16", 2.0**15),
     "openvino": Case(OpenVinoEngine, "float32", 2.0**127),
     "openvino bfloat16": Case(OpenVinoEngine, "bfloat16", 2.0**127),
 }
@@ -90,13 +88,13 @@ def case(request: pytest.FixtureRequest) -> Case:
 def load(
     request: pytest.FixtureRequest, case: Case, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], AnyEngine]:
-    """An engine with so many branches and fresh buffers."""
+    """An engine with so many paths and fresh buffers."""
     directory = tmp_path_factory.mktemp("overflows")
     model = tiny_models.build(tiny_models.FAMILIES["llama3"])
     projection, layer = request.param
     overflow(model, projection, layer, case.huge)
     model.save_pretrained(directory)
-    return lambda branches: case.load(directory, branches)
+    return lambda paths: case.load(directory, paths)
 
 
 @pytest.fixture(scope="module")

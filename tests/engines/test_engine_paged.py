@@ -105,7 +105,7 @@ def test_a_tree_that_no_decoder_takes_with_its_copies_is_computed_row_by_row(
 ) -> None:
     """Of a page that two branches fill each has its own, and the second one lacks the rows that
     they share."""
-    engine = OpenVinoEngine.load(checkpoint, replace(OPTIONS, branches=2))
+    engine = OpenVinoEngine.load(checkpoint, replace(OPTIONS, paths=2))
     shared, branch, other = TEXT[10:50], TEXT[50:60], [token ^ 1 for token in TEXT[50:60]]
     parents = [*range(-1, 49), 39, *range(50, 59)]
     passes = recorded_passes(monkeypatch)
@@ -131,11 +131,12 @@ def test_a_text_takes_no_pages_for_being_kept(tmp_path: Path) -> None:
     kv, kept = PagedCache(memory, options), 2
     pages = kv.free_pages
     kv.table[0, :3] = written = [kv.take() for _ in range(3)]
-    kv.copy(0, 0, 2 * BLOCK, range(kept, kept + 1), BLOCK)
+    kv.copy(0, 0, 2 * BLOCK, kept, BLOCK)
     assert kv.free_pages == pages - 3
     kv.release(0)
     assert kv.free_pages == pages - 2
-    kv.copy(kept, BLOCK, 3 * BLOCK, range(2), 0)
+    for lane in (0, 1):
+        kv.copy(kept, BLOCK, 3 * BLOCK, lane, 0)
     assert kv.table[:2, :2].tolist() == [written[:2], written[:2]]
     for lane in range(3):
         kv.release(lane)

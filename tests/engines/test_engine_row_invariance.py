@@ -30,21 +30,20 @@ from card.engines.calibration import make_row_invariant
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import Dtype, EngineOptions
 from card.engines.prefix_cache import BLOCK
-from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-AnyEngine = TorchEngine | OpenVinoEngine | CapturedEngine
+AnyEngine = TorchEngine | OpenVinoEngine
 
-BRANCHES = 4
+PATHS = 4
 KEPT_BLOCKS = 5
 LONGEST = 280
 """Tokens of a text; the keys of its last rows fill several blocks of every kind of attention."""
 OPTIONS = EngineOptions(
     context=LONGEST + 20,
     sessions=3,
-    branches=BRANCHES,
+    paths=PATHS,
     threads=1,
     threads_alone=2,
     graph_rows=(1, 4, 16, 64),
@@ -87,9 +86,6 @@ CASES = {
     "openvino any rows": Case(OpenVinoEngine, "trained", "auto", replace(OPTIONS, graph_rows=())),
     "torch bfloat16": Case(TorchEngine, "trained", "bfloat16"),
     "torch float32": Case(TorchEngine, "qwen3", "float32"),
-    "captured bfloat16": Case(CapturedEngine, "llama3", "bfloat16"),
-    "captured float16": Case(CapturedEngine, "llama3", "float16"),
-    "captured float32": Case(CapturedEngine, "qwen3", "float32"),
 }
 
 
@@ -113,8 +109,8 @@ def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 numbers, choices = st.integers(0, 2), st.integers(0, OPTIONS.sessions - 1)
 lengths, salts = st.integers(1, LONGEST), st.sampled_from([b"", b"one"])
 counts = st.sampled_from([0, 1, 2, 3, 4, 7, 27])
-"""Rows of a pass; two of them and all branches have room in one."""
-branches = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2)), max_size=BRANCHES - 1)
+"""Rows of a pass; two of them and all paths have room in one."""
+branches = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2)), max_size=PATHS - 1)
 """Behind how many right rows wrong ones part from them, and how many more follow these."""
 
 

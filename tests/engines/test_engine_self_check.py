@@ -23,60 +23,48 @@ from card.engines.options import Dtype, EngineOptions
 from card.engines.processor import computes_in_bfloat16
 from card.engines.row_costs import RowCosts
 from card.engines.torch import decoder
-from card.engines.torch.attention import BLOCK, GroupTensors, attend
+from card.engines.torch.attention import BLOCK, TileTensors, attend
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-Attend = Callable[[Tensor, Tensor, Tensor, GroupTensors, int], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, TileTensors], Tensor]
 
 
-def rounded_by_rows(
-    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
-) -> Tensor:
-    """A last bit that depends on how many rows are padded into the pass."""
-    return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * (group.rows > 5))
+def rounded_by_rows(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+    """A last bit that depends on how many rows are attended together."""
+    return attend(query, keys, values, tile) * (1 + 2**-7 * (len(tile.rows) > 5))
 
 
-def without_mask(
-    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
-) -> Tensor:
+def without_mask(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
     """Rows that see what stands behind them."""
-    leaking = replace(group, hidden=torch.zeros_like(group.hidden))
-    return attend(query, keys, values, leaking, kv_heads)
+    return attend(query, keys, values, replace(tile, hidden=torch.zeros_like(tile.hidden)))
 
 
-def summed_at_once(
-    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
-) -> Tensor:
+def summed_at_once(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
     """Far behind the beginning alone, a last bit that depends on the rows of the pass."""
-    far = group.extent > 256 and group.rows > 5
-    return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * far)
+    far = tile.extent > 256 and len(tile.rows) > 5
+    return attend(query, keys, values, tile) * (1 + 2**-7 * far)
 
 
-def scaled_beside_others(
-    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
-) -> Tensor:
+def scaled_beside_others(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
     """Behind the first block alone, a last bit that depends on whether others share the pass."""
-    if len(group.lanes) > 1:
+    if len(query) > len(tile.rows):
         values = values.clone()
         values[:, BLOCK:] *= 1 + 2**-7
-    return attend(query, keys, values, group, kv_heads)
+    return attend(query, keys, values, tile)
 
 
-def stretched_beside_far_ones(
-    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
-) -> Tensor:
-    """A last bit that depends on how far others are that share the pass."""
-    far = group.extent > 256 and len(group.lanes) > 1
-    return attend(query, keys, values, group, kv_heads) * (1 + 2**-7 * far)
+def read_as_it_lies(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+    """A row of a tree that takes the places behind the prefix as they lie."""
+    return attend(query, keys, values, replace(tile, tail=None))
 
 
 @pytest.fixture
 def unchecked(tmp_path: Path) -> TorchEngine:
     tiny_models.save(tmp_path, "mistral")
     dtype: Dtype = "bfloat16" if computes_in_bfloat16() else "float32"
-    options = EngineOptions(context=336, sessions=3, branches=4, dtype=dtype, threads=1)
+    options = EngineOptions(context=336, sessions=3, paths=4, dtype=dtype, threads=1)
     return TorchEngine.load(tmp_path, options)
 
 
@@ -87,10 +75,10 @@ def unchecked(tmp_path: Path) -> TorchEngine:
         without_mask,
         summed_at_once,
         scaled_beside_others,
-        stretched_beside_far_ones,
+        read_as_it_lies,
     ],
 )
-def test_the_self_check_finds_attention_that_depends_on_the_layout(
+def test_self_check_fails_when_attention_depends_on_the_layout(
     unchecked: TorchEngine, monkeypatch: pytest.MonkeyPatch, broken: Attend
 ) -> None:
     sound = make_row_invariant(unchecked)
@@ -99,7 +87,7 @@ def test_the_self_check_finds_attention_that_depends_on_the_layout(
     assert not check_row_invariance(sound)
 
 
-def test_an_engine_that_no_padding_cures_is_not_marked(
+def test_engine_is_not_marked_when_no_padding_cures_it(
     unchecked: TorchEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decoder, "attend", without_mask)

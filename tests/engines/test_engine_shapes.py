@@ -55,9 +55,7 @@ def recorded_decoder(decoder: CompiledDecoder, graph: RecordedGraph) -> Compiled
 
 def test_no_output_is_copied(tmp_path: Path) -> None:
     tiny_models.save(tmp_path, "llama3")
-    options = EngineOptions(
-        context=128, sessions=3, branches=2, pending=8, dtype="float32", threads=1
-    )
+    options = EngineOptions(context=128, sessions=3, paths=2, pending=8, dtype="float32", threads=1)
     loaded = OpenVinoEngine.load(tmp_path, options)
     graph = RecordedGraph(loaded.model.decoders[ANY_ROWS].graph)
     compiled = {ANY_ROWS: recorded_decoder(loaded.model.decoders[ANY_ROWS], graph)}

@@ -18,7 +18,7 @@ from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import Dtype, EngineOptions
 
 ROWS = (1, 8, 4, 40)
-OPTIONS = EngineOptions(context=128, sessions=2, branches=2, dtype="float32", threads=1)
+OPTIONS = EngineOptions(context=128, sessions=2, paths=2, dtype="float32", threads=1)
 
 
 def read_by_turns(engine: OpenVinoEngine, text: list[int]) -> list[NDArray[np.float32]]:

@@ -18,19 +18,18 @@ from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.prefix_cache import BLOCK
-from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-AnyEngine = TorchEngine | OpenVinoEngine | CapturedEngine
+AnyEngine = TorchEngine | OpenVinoEngine
 
 CLOSE = 1e-5
 SESSIONS = 2
 OPTIONS = EngineOptions(
     context=256,
     sessions=SESSIONS + 1,  # one to compare with
-    branches=0,
+    paths=0,
     pending=256,
     dtype="float32",
     graph_rows=(1, 6, 64),

@@ -31,13 +31,13 @@ class RecordedEngine(OpenVinoEngine):
         return super().forward(batch, alone=alone)
 
 
-@pytest.fixture(params=[0, 1, 2], ids=["trees", "chains", "branches"])
+@pytest.fixture(params=[0, 1, 2], ids=["trees", "chains", "paths"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> RecordedEngine:
     tiny_models.save(tmp_path, "llama3")
     options = EngineOptions(
         context=CONTEXT,
         sessions=SESSIONS,
-        branches=request.param,
+        paths=request.param,
         pending=32,
         dtype="float32",
         threads=1,
@@ -100,7 +100,7 @@ def test_a_draft_of_one_slot_meets_all_the_rows_it_may_grow_by(tmp_path: Path, m
 
     tiny_models.save(tmp_path, "llama3")
     options = EngineOptions(
-        context=CONTEXT, sessions=1, branches=0, pending=32, dtype="float32", threads=1
+        context=CONTEXT, sessions=1, paths=0, pending=32, dtype="float32", threads=1
     )
     engine = recorded(OpenVinoEngine.load(tmp_path, options), Bounded)
     run_largest_passes(cast(OpenVinoEngine, engine))

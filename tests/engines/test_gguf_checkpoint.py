@@ -71,7 +71,7 @@ def test_openvino_computes_the_same(tmp_path: Path) -> None:
 def test_a_gguf_file_may_be_the_draft(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     gguf_models.write(file, "llama", "Q4_1")
-    options = EngineOptions(context=128, sessions=1, branches=0, pending=64, dtype="float32")
+    options = EngineOptions(context=128, sessions=1, paths=0, pending=64, dtype="float32")
     engine = OpenVinoEngine.load(file, options)
     ranking = Ranking(4)
     with tiny_models.opened(engine) as session:

@@ -14,11 +14,11 @@ from real_pair import DRAFT
 from torch import Tensor
 from typer.testing import CliRunner
 
-from card.engines.torch.captured import decoder as captured_decoder
-from card.engines.torch.captured.decoder import attend
+from card.engines.torch import decoder as eager_decoder
+from card.engines.torch.attention import TileTensors, attend
 from card.engines.torch.captured.device import Devices
 from gpu import command
-from gpu.arithmetic import check_logits, check_rows, compared
+from gpu.arithmetic import check_rows, compared
 from gpu.command import app
 from gpu.environment import Environment
 from gpu.models import TINY, Pair
@@ -99,15 +99,12 @@ def test_larger_logits_may_be_further_off() -> None:
         assert found.passed is passes, found.detail
 
 
-def test_wrong_arithmetic_fails_the_checks_of_logits_and_of_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def wrong(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, tile: int) -> Tensor:
-        return attend(query, keys, values, torch.ones_like(visible), tile) * 1.25
+def test_check_of_rows_fails_when_attention_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+        unmasked = replace(tile, hidden=torch.zeros_like(tile.hidden))
+        return attend(query, keys, values, unmasked) * 1.25
 
-    monkeypatch.setattr(captured_decoder, "attend", wrong)
-    found = {check.name: check for check in check_logits(DRAFT_ALONE, "cpu", TINY)}
-    assert not found["logits in float32"].passed
+    monkeypatch.setattr(eager_decoder, "attend", wrong)
     rows, _ = check_rows(DRAFT_ALONE, "cpu", replace(TINY, context=200))
     assert not rows.passed
 

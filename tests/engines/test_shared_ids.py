@@ -33,7 +33,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> TorchEngine:
     shape = {**tiny_models.FAMILIES["llama2"].to_dict(), "vocab_size": OWN}
     tiny_models.build(LlamaConfig(**shape)).save_pretrained(directory)
     return TorchEngine.load(
-        directory, EngineOptions(context=128, sessions=2, branches=0, pending=64, dtype="float32")
+        directory, EngineOptions(context=128, sessions=2, paths=0, pending=64, dtype="float32")
     )
 
 

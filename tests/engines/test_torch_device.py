@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import tiny_models
 import torch
+from echo_kernels import echo_engine
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,6 @@ from card.engines.torch.captured.device import (
     Devices,
     choose_device,
     choose_dtype,
-    forbid_varying_arithmetic,
 )
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.memory import Need, check_fits, need_of
@@ -32,7 +32,8 @@ WITHOUT_CUDA = Devices("2.13.0+cpu", None, ())
 WITHOUT_DEVICE = Devices("2.13.0", "12.9", ())
 HOPPERS = Devices("2.13.0", "12.9", ((9, 0), (9, 0)))
 TURING = Devices("2.13.0", "12.9", ((7, 5),))
-OPTIONS = EngineOptions(context=256, sessions=4, branches=2, dtype="float32", device="cuda:0")
+WITHOUT_TRITON = Devices("2.13.0", "12.9", ((9, 0),), has_triton=False)
+OPTIONS = EngineOptions(context=256, sessions=4, paths=2, dtype="bfloat16", device="cuda:0")
 
 
 @pytest.mark.parametrize(
@@ -41,9 +42,11 @@ OPTIONS = EngineOptions(context=256, sessions=4, branches=2, dtype="float32", de
         (WITHOUT_CUDA, "cuda:0", ["cuda:0", "2.13.0+cpu", "without CUDA", "device: cpu"]),
         (WITHOUT_DEVICE, "cuda", ["no CUDA device", "nvidia-smi", "CUDA_VISIBLE_DEVICES"]),
         (HOPPERS, "cuda:2", ["cuda:2", "allowed: cpu, cuda:0, cuda:1"]),
+        (TURING, "cuda", ["compute capability 7.5", "8.0", "set device: cpu"]),
+        (WITHOUT_TRITON, "cuda", ["triton", "not installed", "pip install", "set device: cpu"]),
     ],
 )
-def test_a_device_that_is_not_there_is_refused_by_name(
+def test_device_is_refused_by_name_when_the_kernels_cannot_run_there(
     devices: Devices, wanted: str, named: list[str]
 ) -> None:
     with pytest.raises(EngineError) as caught:
@@ -53,39 +56,22 @@ def test_a_device_that_is_not_there_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "devices", "found"),
+    ("wanted", "found"),
     [
-        ("auto", HOPPERS, torch.bfloat16),
-        ("auto", TURING, torch.float16),
-        ("float16", HOPPERS, torch.float16),
-        ("float32", TURING, torch.float32),
-        ("bfloat16", TURING, "set dtype: float16"),
-        ("int8", HOPPERS, "allowed: auto, bfloat16"),
+        ("auto", torch.bfloat16),
+        ("float16", torch.float16),
+        ("float32", "float32 does not run on device: cuda:0; allowed: auto, bfloat16, float16"),
+        ("int8", "allowed: auto, bfloat16, float16, or set device: cpu"),
     ],
 )
-def test_a_dtype_is_one_that_the_device_multiplies_or_refused(
-    wanted: Dtype, devices: Devices, found: torch.dtype | str
+def test_dtype_is_refused_by_name_when_the_kernels_do_not_compute_in_it(
+    wanted: Dtype, found: torch.dtype | str
 ) -> None:
     if isinstance(found, str):
         with pytest.raises(EngineError, match=found):
-            choose_dtype(wanted, torch.device("cuda:0"), devices)
+            choose_dtype(wanted, torch.device("cuda:0"))
     else:
-        assert choose_dtype(wanted, torch.device("cuda:0"), devices) is found
-
-
-def test_no_product_may_round_or_split_its_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where sums may not be split, the library that can obey is chosen."""
-    chosen: list[str] = []
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", chosen.append)
-    forbid_varying_arithmetic()
-    products = torch.backends.cuda.matmul
-    assert not products.allow_tf32
-    assert torch.get_float32_matmul_precision() == "highest"
-    for kind in ("bf16", "fp16"):
-        assert not getattr(products, f"allow_{kind}_reduced_precision_reduction")
-        assert not getattr(products, f"allow_{kind}_reduced_precision_reduction_split_k")
-    assert chosen == ["cublaslt"]
+        assert choose_dtype(wanted, torch.device("cuda:0")) is found
 
 
 def test_a_missing_device_is_noticed_before_any_file_is_read() -> None:
@@ -105,6 +91,7 @@ def test_a_device_in_the_settings_reaches_the_engine() -> None:
     [
         ({"device": "cuda:0", "engine": "openvino"}, "openvino runs on cpu alone"),
         ({"device": "cuda:0", "dtype": "int8"}, "int8 does not run on a GPU"),
+        ({"device": "cuda:0", "dtype": "float32"}, "float32 does not run on a CUDA device"),
         ({"device": "cpu", "dtype": "float16"}, "float16 does not run on a processor"),
         ({"device": "cuda:"}, "device"),
         ({"device": "mps"}, "device"),
@@ -124,13 +111,14 @@ def test_settings_that_contradict_each_other_are_refused(
 @pytest.mark.parametrize("family", ["llama3", "smollm", "qwen3"])
 def test_what_is_reckoned_is_at_least_what_is_taken(tmp_path: Path, family: str) -> None:
     tiny_models.save(tmp_path, family)
-    engine = CapturedEngine.load(tmp_path, replace(OPTIONS, device="cpu"))
-    need = need_of(read_architecture(tmp_path), OPTIONS, 4)
+    engine = echo_engine(tmp_path, OPTIONS)
+    need = need_of(read_architecture(tmp_path), OPTIONS, 2)
     stored = sum(
-        tensor.nbytes for tensor in tiny_models.build(tiny_models.FAMILIES[family]).parameters()
+        tensor.nbytes // 2
+        for tensor in tiny_models.build(tiny_models.FAMILIES[family]).parameters()
     )
     assert 0.9 * stored <= need.weights <= 1.1 * stored
-    taken = sum(buffers.nbytes for buffers in (engine._kv.keys, engine._kv.values))
+    taken = sum(buffers.nbytes for buffers in (engine._fixed.kv.keys, engine._fixed.kv.values))
     assert taken <= need.kv(OPTIONS.sessions, OPTIONS.context) <= 1.5 * taken
 
 

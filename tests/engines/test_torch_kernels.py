@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tiny_models import forward_rows, opened, random_tokens, read_alone
 from torch import Tensor
 
-from card.engines import FOLLOWS_PREFIX, Logits, Ranking, SequenceTokens
+from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Ranking, SequenceTokens
 from card.engines.architecture import read_architecture
 from card.engines.chains import forward_one_by_one
 from card.engines.options import EngineOptions
@@ -39,7 +39,7 @@ from card.engines.torch.captured.kernels.ranking import MOST_RANKED
 from card.engines.torch.captured.kernels.tiles import plus_product
 from card.engines.torch.captured.ranking import DeviceRanking
 from card.engines.torch.engine import TorchEngine
-from card.engines.torch.ranking import rank
+from card.engines.torch.logits import rank
 from card.sampling import PositionNoise
 
 pytestmark = [
@@ -268,11 +268,12 @@ def test_places_are_copied_to_any_part_of_a_page(tmp_path: Path) -> None:
 
     def entries(lane: int) -> Tensor:
         """[2 * places, layers, kv_heads, head_size] of a lane."""
-        pages, places = np.divmod(kv.slots(np.full(2 * PAGE, lane), np.arange(2 * PAGE)), PAGE)
+        pages, places = np.divmod(kv.slots(lane, np.arange(2 * PAGE)), PAGE)
         return torch.cat([buffers[:, pages, :, places] for buffers in (kv.keys, kv.values)])
 
     before = [entries(lane) for lane in range(3)]
-    kv.copy(0, BLOCK, 3 * BLOCK, range(1, 3), 0)
+    for lane in (1, 2):
+        kv.copy(0, BLOCK, 3 * BLOCK, lane, 0)
     for lane in range(3):
         expected = before[lane].clone()
         for half in (0, 2 * PAGE) if lane else ():
@@ -293,14 +294,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-OPTIONS = EngineOptions(200, 2, dtype="bfloat16", kernels=True)
+OPTIONS = EngineOptions(200, 2, dtype="bfloat16")
 
 
 @pytest.fixture(scope="module")
 def engine(directory: Path) -> CapturedEngine:
-    loaded = CapturedEngine.load(directory, OPTIONS)
-    assert loaded.options.kernels
-    return loaded
+    return CapturedEngine.load(directory, OPTIONS)
 
 
 TEXT = random_tokens(12)
@@ -328,7 +327,7 @@ def test_an_engine_of_kernels_reads_as_the_eager_one_and_by_rows_and_branches_al
 
 
 def test_a_tree_that_grows_keeps_what_survives(engine: CapturedEngine) -> None:
-    engine = engine.reconfigured(replace(engine.options, branches=0))
+    engine = engine.reconfigured(replace(engine.options, paths=0))
     alone = read_alone(engine, TEXT, [12])
     wrong = (TEXT[8] + 1) % engine.vocabulary
     with opened(engine) as session:
@@ -364,14 +363,14 @@ def test_ids_are_ranked_as_by_the_operators_with_the_noise_of_sampling() -> None
             assert np.allclose(found.best()[1], log_probabilities.numpy(), atol=1e-5)
 
 
-def test_what_is_added_to_the_logits_is_left_to_the_operators() -> None:
+def test_ranking_is_left_to_operators_when_something_is_added_to_the_logits() -> None:
     ranking = DeviceRanking(torch.device("cpu"), None)
     for asked in (Ranking(64), Ranking(4, 1.0, [np.zeros(9, np.float32)]), None):
         assert not ranking.takes([SequenceTokens(0, [1], ranking=asked)])
 
 
 def test_a_chain_gives_what_its_passes_give_one_by_one(engine: CapturedEngine) -> None:
-    engine = engine.reconfigured(replace(engine.options, branches=0))
+    engine = engine.reconfigured(replace(engine.options, paths=0))
     noise = PositionNoise(3, engine.ranked_ids)
 
     def asks(position: int) -> Ranking:
@@ -397,26 +396,15 @@ def best_of(logits: Logits) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
 # --- where they do not run ------------------------------------------------------------------------
 
 
-def test_kernels_make_way_for_operators_where_rows_depend_on_each_other(
-    engine: CapturedEngine,
-) -> None:
-    first, *others = engine.variants
-    assert first.kernels
-    assert not any(options.kernels for options in others)
-    operators = engine.reconfigured(replace(others[0], context=200))
-    assert read_alone(operators, TEXT, [5]).tobytes() == read_alone(operators, TEXT, [2]).tobytes()
-
-
-def test_kernels_that_do_not_compile_make_way_for_operators(
+def test_load_refuses_the_device_when_its_kernels_do_not_compile(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def without_a_compiler(*_: object) -> None:
         raise RuntimeError("no C compiler")
 
     monkeypatch.setattr(KernelDecoder, "forward", without_a_compiler)
-    engine = CapturedEngine.load(directory, OPTIONS)
-    assert not engine.options.kernels
-    assert len(read_alone(engine, TEXT, [5])) == len(TEXT)
+    with pytest.raises(EngineError, match=r"no C compiler.*TRITON_CACHE_DIR.*set device: cpu"):
+        CapturedEngine.load(directory, OPTIONS)
 
 
 # --- compiling ------------------------------------------------------------------------------------

@@ -63,10 +63,13 @@ async def accepted_of(service: RunningService, **request: Any) -> tuple[str, int
     )
 
 
-async def test_one_stream_is_lossless_and_speculated(
+async def test_text_is_the_targets_when_streams_are_speculated(
     service: RunningService, right: list[str]
 ) -> None:
+    """One after another, and more at once than there are slots."""
     await service.until_speculates(PROMPTS[0])
+    asked = (service.text(prompt, max_tokens=MAX_TOKENS) for prompt in PROMPTS)
+    assert list(await asyncio.gather(*asked)) == right
     for prompt, text in zip(PROMPTS, right, strict=True):
         found, accepted, drafted = await accepted_of(
             service, text_input=prompt, max_tokens=MAX_TOKENS, stream=True
@@ -75,45 +78,14 @@ async def test_one_stream_is_lossless_and_speculated(
         assert 0 <= accepted <= drafted
 
 
-async def test_more_streams_than_slots_write_what_the_target_alone_writes(
-    service: RunningService, right: list[str]
+async def test_sampled_text_is_speculated_when_its_parameters_are_proven(
+    service: RunningService,
 ) -> None:
-    together = await asyncio.gather(
-        *(service.text(prompt, max_tokens=MAX_TOKENS) for prompt in PROMPTS)
-    )
-    assert list(together) == right
-
-
-async def test_sampled_text_is_speculated_too(service: RunningService) -> None:
     await service.until_speculates(PROMPTS[0], "total_draft_tokens", temperature=0.8, top_p=0.9)
-
-
-@pytest.mark.parametrize(
-    "parameters", [{"min_tokens": 5}, {"temperature": 0.8, "seed": 7}, {"return_log_probs": True}]
-)
-async def test_unproven_parameters_are_decoded_without_speculation(
-    service: RunningService, parameters: dict[str, Any]
-) -> None:
-    text, accepted, drafted = await accepted_of(
-        service, text_input=PROMPTS[0], max_tokens=32, **parameters
-    )
-    assert text
-    assert (accepted, drafted) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"repetition_penalty": 1.2}, "repetition_penalty is 1.2; .* ignores it"),
-        ({"bad_words": ["import"]}, "bad_words is .* ignores it"),
-        ({"decoding": "draft_then_verify"}, "decoding is 'draft_then_verify'; .* waits for no"),
-    ],
-)
-async def test_what_the_runtime_cannot_do_is_refused_by_name(
-    service: RunningService, parameters: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(Refused, match=f"INVALID_ARGUMENT: {message}"):
-        await service.ask(text_input=PROMPTS[0], max_tokens=8, **parameters)
+    found = await accepted_of(service, text_input=PROMPTS[0], max_tokens=32, min_tokens=5)
+    assert found[1:] == (0, 0), "an unproven parameter goes without candidates"
+    with pytest.raises(Refused, match=r"INVALID_ARGUMENT: repetition_penalty is 1\.2; .* ignores"):
+        await service.ask(text_input=PROMPTS[0], max_tokens=8, repetition_penalty=1.2)
 
 
 # --- kills ----------------------------------------------------------------------------------------
@@ -152,7 +124,7 @@ async def streams_while(service: RunningService, victim: int) -> list[str | None
     return list(await asyncio.gather(*tasks))
 
 
-async def test_a_worker_that_dies_while_nobody_asks_is_replaced(
+async def test_worker_is_replaced_when_it_dies_idle(
     service: RunningService, right: list[str]
 ) -> None:
     old = service.pid_of("target")
@@ -163,7 +135,7 @@ async def test_a_worker_that_dies_while_nobody_asks_is_replaced(
 
 @pytest.mark.parametrize("part", ["model", "worker"])
 @pytest.mark.parametrize("role", ["draft", "target"])
-async def test_whoever_is_killed_a_text_goes_on_as_it_was(
+async def test_text_goes_on_when_a_model_or_its_worker_is_killed(
     service: RunningService, right: list[str], role: str, part: str
 ) -> None:
     old = service.pid_of(role)

@@ -13,8 +13,7 @@ from pathlib import Path
 from real_pair import DRAFT, TARGET
 
 from card.settings import REPOSITORY_ROOT
-from trtllm.installation import Installation
-from trtllm.report import Check, Report
+from trtllm.report import Check, Installation, Report
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
 from installation import install, make_environment
@@ -31,7 +30,7 @@ def run(python: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_pair_is_served_compared_killed_and_judged(tmp_path: Path) -> None:
+def test_pair_is_judged_when_it_was_served_compared_and_killed(tmp_path: Path) -> None:
     results = tmp_path / "found.json"
     python = make_environment(tmp_path, "1.2.1")
     done = run(python, "--limit", 2, "--max-tokens", 256, "--results", results)
@@ -46,47 +45,33 @@ def test_a_pair_is_served_compared_killed_and_judged(tmp_path: Path) -> None:
     assert systems >= {"ours, card", "NVIDIA's own, plain", "NVIDIA's own, draft-target"}
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_anything_begins(tmp_path: Path) -> None:
-    python = make_environment(tmp_path, "1.2.1")
-    done = run(python, "--results", tmp_path / "nothing" / "found.json")
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("trtllm_check: --results: ")
+def test_one_line_says_why_when_nothing_can_begin(tmp_path: Path) -> None:
+    """No TensorRT-LLM, no package of the tool, no file to write, a package Triton cannot find."""
+    standin = make_environment(tmp_path / "standin", "1.2.1")
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    venv.create(tmp_path / "apart", with_pip=False, symlinks=True)
+    packages = next((tmp_path / "apart/lib").glob("python*")) / "site-packages"
+    # Everything that this environment has but for what is installed from this repository.
+    others = f"{install(tmp_path / 'package', '1.2.1')}\n{sysconfig.get_path('purelib')}\n"
+    (packages / "others.pth").write_text(others, encoding="utf-8")
+    results = tmp_path / "found.json"
+    for python, file, said in (
+        (Path(sys.executable), results, "PYTHON"),
+        (tmp_path / "bare/bin/python3", results, "requirements/gpu.txt"),
+        (standin, tmp_path / "nothing/found.json", "--results: "),
+        (tmp_path / "apart/bin/python3", results, "pip install"),
+    ):
+        done = run(python, "--results", file)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert done.stderr.count("\n") == 1
+        assert said in done.stderr
+    assert not results.exists()
 
 
-def test_a_run_that_has_not_ended_has_not_passed(tmp_path: Path) -> None:
+def test_run_has_not_passed_when_it_has_not_ended() -> None:
     report = Report(Installation("1.2.1", is_standin=False), "8b", "1b")
     report.checks.append(Check("texts", True, ""))
-    report.write(tmp_path / "found.json")
-    written = json.loads((tmp_path / "found.json").read_text())
-    assert not written["passed"]
-    assert "not finished: the run" in written["verdict"]
+    assert not report.passed
+    assert "not finished: the run" in report.verdict()
     report.ended = True
     assert report.verdict().startswith("PASS: 1 of 1")
-
-
-def test_without_tensorrt_llm_nothing_begins(tmp_path: Path) -> None:
-    done = run(Path(sys.executable), "--results", tmp_path / "found.json")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "PYTHON" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_python_that_lacks_a_package_is_told_where_they_are_listed(tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
-    done = run(tmp_path / "venv/bin/python3", "--results", tmp_path / "found.json")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "requirements/gpu.txt" in done.stderr
-
-
-def test_a_package_that_triton_would_not_find_is_asked_for(tmp_path: Path) -> None:
-    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
-    packages = next((tmp_path / "venv/lib").glob("python*")) / "site-packages"
-    # Everything that this environment has but for what is installed from this repository.
-    others = f"{install(tmp_path / 'standin', '1.2.1')}\n{sysconfig.get_path('purelib')}\n"
-    (packages / "others.pth").write_text(others, encoding="utf-8")
-    done = run(tmp_path / "venv/bin/python3", "--results", tmp_path / "found.json")
-    assert done.returncode == 2
-    assert "pip install" in done.stderr

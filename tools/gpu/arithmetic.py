@@ -16,7 +16,7 @@ from card.engines.options import Dtype, EngineOptions
 from card.engines.prefix_cache import BLOCK
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
-from gpu.models import Extent, Pair, load_target, read, text_of
+from gpu.models import CheckedEngine, Extent, Pair, load_target, read, text_of
 from gpu.report import Check
 
 TOLERANCE: dict[str, float] = {"float32": 2e-4, "bfloat16": 0.075, "float16": 0.01}
@@ -38,7 +38,7 @@ def check_logits(pair: Pair, device: str, extent: Extent) -> Iterator[Check]:
     tokens = text_of(pair, extent.read)
     options = EngineOptions(extent.context, sessions=1, dtype="float32", threads=1)
     expected = read(TorchEngine.load(pair.target, options), tokens, repeat(64))
-    wanted: tuple[Dtype, ...] = ("float32", "auto")
+    wanted: tuple[Dtype, ...] = ("float32", "auto") if device == "cpu" else ("bfloat16", "float16")
     for dtype in wanted:
         engine = load_target(pair, device, dtype, extent.context)
         name = str(engine.dtype).removeprefix("torch.")
@@ -59,7 +59,7 @@ def compared(name: str, found: NDArray[np.float32], expected: NDArray[np.float32
     )
 
 
-def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, CapturedEngine]:
+def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, CheckedEngine]:
     """The self-check that serving makes at load, and every border between extents; the engine."""
     engine = make_row_invariant(load_target(pair, device, "auto", extent.context))
     if not engine.row_invariant:
@@ -68,7 +68,8 @@ def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, Captured
     crossed, differing = _cross_borders(engine, pair, extent)
     alike = _share_a_pass(engine, pair)
     kept = _read_behind_kept_text(engine, pair)
-    by = "kernels" if engine.options.kernels else "torch's operators"
+    on_kernels = isinstance(engine, CapturedEngine)
+    by = "kernels" if on_kernels else "the eager decoder"
     detail = f"{by}, padded to {engine.options.row_multiple} rows; the same bits on both sides of "
     detail += f"{', '.join(map(str, crossed))} positions, in a pass of {_SHARING} sessions, and "
     detail += "behind text whose KV was kept"
@@ -79,13 +80,13 @@ def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, Captured
     elif not kept:
         detail = "other bits behind text whose KV was kept"
     figures = {
-        "kernels": float(engine.options.kernels),
+        "kernels": float(on_kernels),
         "row_multiple": float(engine.options.row_multiple),
     }
     return Check("row invariance", alike and kept and not differing, detail, figures), engine
 
 
-def _share_a_pass(engine: CapturedEngine, pair: Pair) -> bool:
+def _share_a_pass(engine: CheckedEngine, pair: Pair) -> bool:
     """Whether each of several sessions reads as if it were alone."""
     many = engine.reconfigured(replace(engine.options, sessions=_SHARING))
     tokens = text_of(pair, 48)
@@ -101,7 +102,7 @@ def _share_a_pass(engine: CapturedEngine, pair: Pair) -> bool:
     return True
 
 
-def _read_behind_kept_text(engine: CapturedEngine, pair: Pair) -> bool:
+def _read_behind_kept_text(engine: CheckedEngine, pair: Pair) -> bool:
     """Whether rows behind text that was kept are as if it had been read."""
     keeps = engine.reconfigured(replace(engine.options, sessions=2, kept_tokens=3 * BLOCK))
     tokens = text_of(pair, BLOCK + 8)
@@ -121,7 +122,7 @@ def _read_behind_kept_text(engine: CapturedEngine, pair: Pair) -> bool:
 
 
 def _cross_borders(
-    engine: CapturedEngine, pair: Pair, extent: Extent
+    engine: CheckedEngine, pair: Pair, extent: Extent
 ) -> tuple[list[int], list[int]]:
     """Where the places looked at double: all such borders, and those that changed a bit."""
     borders = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,11 @@ from bench.prompts import Prompt, read_prompts
 from card.engines import Engine, SequenceTokens
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured.engine import CapturedEngine
+from card.engines.torch.engine import TorchEngine
 from card.settings import REPOSITORY_ROOT
 from model_files import model_at, model_files_of
+
+CheckedEngine = CapturedEngine | TorchEngine
 
 _PENDING = 512
 """Nodes of a draft's tree."""
@@ -87,20 +90,24 @@ def bundled_pair() -> Pair:
     return Pair("tests/pair", tests / "target", tests / "draft")
 
 
-def load_target(pair: Pair, device: str, dtype: Dtype, context: int) -> CapturedEngine:
-    """With room for the two sessions and two branches that the self-check needs."""
-    options = EngineOptions(context, sessions=2, branches=2, dtype=dtype, threads=1)
-    return CapturedEngine.load(pair.target, _on(device, options))
+def load_target(pair: Pair, device: str, dtype: Dtype, context: int) -> CheckedEngine:
+    """With room for the two sessions and two paths that the self-check needs."""
+    options = EngineOptions(context, sessions=2, paths=2, dtype=dtype, threads=1, device=device)
+    return _load(pair.target, options)
 
 
-def load_draft(pair: Pair, device: str, dtype: Dtype, context: int) -> CapturedEngine:
+def load_draft(pair: Pair, device: str, dtype: Dtype, context: int) -> CheckedEngine:
     """Whose sessions hold growing trees."""
-    options = EngineOptions(context, 2, branches=0, pending=_PENDING, dtype=dtype, threads=1)
-    return CapturedEngine.load(pair.draft, _on(device, options))
+    options = EngineOptions(
+        context, 2, paths=0, pending=_PENDING, dtype=dtype, threads=1, device=device
+    )
+    return _load(pair.draft, options)
 
 
-def _on(device: str, options: EngineOptions) -> EngineOptions:
-    return replace(options, device=device, kernels=device != "cpu")
+def _load(checkpoint: Path, options: EngineOptions) -> CheckedEngine:
+    """The kernels on a device; on a processor the eager decoder."""
+    engine = TorchEngine if options.device == "cpu" else CapturedEngine
+    return engine.load(checkpoint, options)
 
 
 def read(engine: Engine, tokens: Sequence[int], chunks: Iterable[int]) -> NDArray[np.float32]:

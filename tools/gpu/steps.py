@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from card.engines import SequenceTokens
-from card.engines.torch.captured.engine import CapturedEngine
-from gpu.models import Extent
+from gpu.models import CheckedEngine, Extent
 
 _BEHIND = 256
 """Positions that a timed step attends to, or half the context."""
@@ -39,7 +38,7 @@ def copy_bandwidth_gb_s(device: torch.device, size: int) -> float:
     return 2 * source.nbytes / seconds / 1e9
 
 
-def step_costs(model: str, engine: CapturedEngine, extent: Extent) -> Iterator[StepCost]:
+def step_costs(model: str, engine: CheckedEngine, extent: Extent) -> Iterator[StepCost]:
     """The median of many steps for each number of rows."""
     bandwidth = copy_bandwidth_gb_s(engine.device, extent.copied)
     behind = min(_BEHIND, extent.context // 2)
@@ -61,7 +60,7 @@ def step_costs(model: str, engine: CapturedEngine, extent: Extent) -> Iterator[S
     engine.close_session(session)
 
 
-def _weight_bytes(engine: CapturedEngine) -> int:
+def _weight_bytes(engine: CheckedEngine) -> int:
     """Of the linear layers; of the embedding a step reads a few rows."""
     a = engine.architecture
     attention = a.head_size * (2 * a.heads + 2 * a.kv_heads)
@@ -69,7 +68,7 @@ def _weight_bytes(engine: CapturedEngine) -> int:
     return weights * engine.dtype.itemsize
 
 
-def _kv_bytes(engine: CapturedEngine, positions: int) -> int:
+def _kv_bytes(engine: CheckedEngine, positions: int) -> int:
     a = engine.architecture
     return 2 * a.layers * a.kv_heads * a.head_size * positions * engine.dtype.itemsize
 

@@ -1,9 +1,7 @@
 """`scripts/trtllm_check`: does the repository serve a pair on this machine's TensorRT-LLM?
 
-command       the command line: what is checked in which order, and the verdict
-installation  which TensorRT-LLM is installed, and whether it is the tests' stand-in
-pair          the two models, and the settings that serve them
-served        texts, streams, kills and metrics of our service, and its speeds
-own_modes     the speeds of NVIDIA's own plain and draft-target decoding
-report        what was found, as lines and as JSON
+command    the command line: what is checked in which order, and the verdict
+served     texts, streams, kills and metrics of our service, and its speeds
+own_modes  the speeds of NVIDIA's own plain and draft-target decoding
+report     what is installed, and what was found, as lines and as JSON
 """

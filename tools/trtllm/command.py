@@ -9,21 +9,25 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
+import yaml
 
+from bench.prompts import Prompt, read_prompts
 from card.engines.interface import EngineError
-from card.settings import SettingsError, load_settings
+from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 from card_client import CardError
-from importing.checks import PairError
+from importing.checks import Model, PairError, Verdict, check_pair
 from loading.service import running_service
 from loading.supervised import SupervisorEndedError
-from trtllm.installation import Installation, is_served_from_here
 from trtllm.own_modes import DRAFT_TARGET, PLAIN, OwnModeError, measure
-from trtllm.pair import Devices, Pair
-from trtllm.report import Check, Report, Speed
+from trtllm.report import Check, Installation, Report, Speed, is_served_from_here
 from trtllm.served import Served
 
 FAILED, REFUSED = 1, 2
+PROMPT_TOKENS = 512
+"""Most of a prompt."""
+
+_SHARED_FRACTIONS = {"target": 0.5, "draft": 0.3}
+"""Of the free memory, for the KV cache of each model where both have one device."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -62,94 +66,137 @@ def check(
             f"`{sys.executable} -m pip install --no-deps --editable .` in the repository first"
         )
     try:
-        pair = Pair.imported(target, draft)
-        end_id = pair.end_id
+        pair = {"target": Model.read(_folder(target)), "draft": Model.read(_folder(draft))}
+        for finding in check_pair(pair["draft"], pair["target"]):
+            if finding.verdict is Verdict.UNMET:
+                raise PairError(f"{finding.need}: {finding.detail}")
+        report = Report(installation, str(pair["target"].path), str(pair["draft"].path))
+        report.write(results)
     except PairError as error:
         _refuse(str(error))
-    report = Report(installation, str(pair.target.path), str(pair.draft.path))
-    try:
-        report.write(results)
     except OSError as error:
         _refuse(f"--results: {error}")
-    run = _Run(report, pair, end_id, results)
+    devices = {"target": target_device, "draft": draft_device}
     with tempfile.TemporaryDirectory(prefix="card-trtllm-") as folder:
-        run.everything(Path(folder), Devices(target_device, draft_device), limit, max_tokens)
+        settings_file = Path(folder, "settings.yaml")
+        content = _settings(pair, devices, limit, max_tokens)
+        settings_file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+        _Run(report, pair["target"], results, limit).everything(settings_file, max_tokens)
     raise typer.Exit(0 if report.passed else FAILED)
 
 
 def _refuse(why: str) -> NoReturn:
-    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    console.print(f"trtllm_check: {why}")
+    typer.echo(f"trtllm_check: {why}", err=True)
     raise typer.Exit(REFUSED)
+
+
+def _folder(name: str) -> Path:
+    """A folder as it is; anything else is fetched by its name, or found in the library's cache."""
+    if Path(name).exists():
+        return Path(name)
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise PairError(
+            f"{name} is no folder here and cannot be fetched: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _settings(
+    pair: dict[str, Model], devices: dict[str, int], streams: int, max_tokens: int
+) -> dict[str, object]:
+    """Those of a service of TensorRT-LLM with both models."""
+    runtimes: dict[str, dict[str, object]] = {role: {"devices": [devices[role]]} for role in pair}
+    if devices["target"] == devices["draft"]:
+        for role, fraction in _SHARED_FRACTIONS.items():
+            runtimes[role]["kv_fraction"] = fraction
+    models = {
+        role: {"path": str(model.path), "tensorrt_llm": runtimes[role]}
+        for role, model in pair.items()
+    }
+    return {
+        "engine": "tensorrt_llm",
+        **models,
+        "speculation": {"rows": 8, "depth": 16},
+        "cache": {"slots": streams},
+        "limits": {
+            "prompt_tokens": PROMPT_TOKENS,
+            "max_tokens": max_tokens,
+            "context_tokens": PROMPT_TOKENS + max_tokens,
+        },
+        "serving": {"load_timeout_s": 900},
+    }
 
 
 class _Run:
     """One run: what is found is said and written down at once."""
 
-    def __init__(self, report: Report, pair: Pair, end_id: int, results: Path) -> None:
+    def __init__(self, report: Report, target: Model, results: Path, limit: int) -> None:
         self._report = report
-        self._pair = pair
-        self._end_id = end_id
         self._results = results
-        self._console = Console(highlight=False, markup=False, soft_wrap=True)
+        self._tokenizer = target.files.tokenizer()
+        self._end_id = next((ids[0] for ids in target.ends.values() if ids), -1)
+        found = read_prompts(REPOSITORY_ROOT / "benchmarks/prompts.jsonl", self._tokenizer, None)
+        fitting = [prompt for prompt in found if len(prompt.tokens) <= PROMPT_TOKENS]
+        self._prompts: list[Prompt] = fitting[:limit]
 
-    def everything(self, folder: Path, devices: Devices, limit: int, max_tokens: int) -> None:
+    def everything(self, settings_file: Path, max_tokens: int) -> None:
         """Our service first; NVIDIA's own modes when the devices are free again."""
-        self._say(f"{self._report.installation}; {self._report.target} with {self._report.draft}")
-        settings_file = folder / "settings.yaml"
-        self._pair.write_settings(settings_file, devices, limit, max_tokens)
-        prompts = self._pair.prompts(limit)
-        served = self._serve(settings_file, folder / "service.log", limit, max_tokens)
+        report = self._report
+        typer.echo(f"{report.installation}; {report.target} with {report.draft}")
+        alone = self._serve(settings_file, max_tokens)
         for mode in (PLAIN, DRAFT_TARGET):
             try:
-                speed, tokens = measure(settings_file, mode, prompts, self._end_id)
+                speed, tokens = measure(settings_file, mode, self._prompts, self._end_id)
             except OwnModeError as error:
                 self._unfinished(str(error))
                 continue
             self._found(speed)
-            if served is not None and served.alone:
-                self._found(self._compared(mode, served.alone, tokens))
-        self._report.ended = True
-        self._say(self._report.verdict())
-        self._report.write(self._results)
+            if alone:
+                self._found(self._compared(mode, alone, tokens))
+        report.ended = True
+        typer.echo(report.verdict())
+        report.write(self._results)
 
-    def _serve(self, file: Path, log: Path, limit: int, max_tokens: int) -> Served | None:
-        """None: the service did not start."""
-
-        async def ask(served: Served) -> None:
-            async for found in served.findings():
-                self._found(found)
-
+    def _serve(self, file: Path, max_tokens: int) -> list[str]:
+        """Ask our service; what its target writes alone, empty if it did not start."""
+        log = file.with_name("service.log")
         try:
             with running_service(load_settings(file), file, log) as service:
-                served = Served(service, self._pair.prompts(limit), max_tokens)
+                served = Served(service, self._prompts, max_tokens)
                 try:
-                    asyncio.run(ask(served))
+                    asyncio.run(self._ask(served))
                 except (CardError, OSError) as error:
                     self._unfinished(f"our service: {error}")
-                return served
+                return served.alone
         except (SupervisorEndedError, SettingsError, EngineError) as error:
-            self._say(log.read_text(errors="replace")[-4000:] if log.exists() else "")
+            typer.echo(log.read_text(errors="replace")[-4000:] if log.exists() else "")
             self._unfinished(f"our service did not start: {error}")
-            return None
+            return []
+
+    async def _ask(self, served: Served) -> None:
+        async for found in served.findings():
+            self._found(found)
 
     def _compared(self, mode: str, alone: list[str], tokens: list[list[int]]) -> Check:
         """Whether our target alone writes what NVIDIA's own mode writes."""
-        texts = [self._pair.text_of(each) for each in tokens]
+        texts = [self._tokenizer.decode(each, skip_special_tokens=True) for each in tokens]
         alike = sum(ours == theirs for ours, theirs in zip(alone, texts, strict=True))
         detail = f"{alike} of {len(texts)} texts are those of our target alone"
         return Check(f"texts of NVIDIA's own, {mode}", alike == len(texts), detail)
 
     def _found(self, found: Check | Speed) -> None:
-        kept = self._report.checks if isinstance(found, Check) else self._report.speeds
-        kept.append(found)  # type: ignore[arg-type]
-        self._say(str(found))
+        if isinstance(found, Check):
+            self._report.checks.append(found)
+        else:
+            self._report.speeds.append(found)
+        typer.echo(str(found))
         self._report.write(self._results)
 
     def _unfinished(self, why: str) -> None:
         self._report.unfinished.append(why)
-        self._say(f"not finished: {why}")
+        typer.echo(f"not finished: {why}")
         self._report.write(self._results)
-
-    def _say(self, line: str) -> None:
-        self._console.print(line)

@@ -19,7 +19,7 @@ from bench.prompts import Prompt
 from card.engines.interface import EngineError
 from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
 from card.settings import Settings, load_settings
-from card.tensorrt_llm.arguments import candidates_per_step, target_arguments
+from card.tensorrt_llm.loading import candidates_per_step, target_arguments
 from trtllm.report import Speed
 
 PLAIN, DRAFT_TARGET = "plain", "draft-target"

@@ -1,15 +1,43 @@
-"""What one run found, as lines and as JSON."""
+"""What is installed, and what one run found: as lines and as JSON."""
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trtllm.installation import Installation
+
+@dataclass(frozen=True)
+class Installation:
+    """The installed TensorRT-LLM, and whether it is the tests' stand-in. It is not imported: that
+    opens devices."""
+
+    version: str
+    is_standin: bool
+
+    @classmethod
+    def found(cls) -> Installation | None:
+        """None: there is none."""
+        try:
+            package = metadata.metadata("tensorrt_llm")
+        except metadata.PackageNotFoundError:
+            return None
+        return cls(package["Version"], "stand-in" in (package["Summary"] or ""))
+
+    def __str__(self) -> str:
+        return f"{'the stand-in of ' if self.is_standin else ''}TensorRT-LLM {self.version}"
+
+
+def is_served_from_here() -> bool:
+    """Whether Triton's stubs will find this repository's package: they do not read PYTHONPATH."""
+    tried = [sys.executable, "-I", "-c", "import card"]
+    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
 @dataclass(frozen=True)

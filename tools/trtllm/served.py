@@ -82,15 +82,14 @@ class Served:
         while not (self._service.metric("card_slots_in_use") or all(t.done() for t in asked)):
             await asyncio.sleep(_LOOK_S)
         os.kill(victim, signal.SIGKILL)
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        for error in errors:
-            if not isinstance(error, CardError):
-                raise error
-        if errors:
-            return Check(name, False, f"{len(errors)} of {len(answers)} streams ended: {errors[0]}")
-        texts = [answer.text for answer in answers if isinstance(answer, Tally)]
-        check = self._same(name, texts, f"while the {model} was killed")
+        try:
+            answers = await asyncio.gather(*asked)
+        except CardError as error:
+            await asyncio.gather(*asked, return_exceptions=True)
+            return Check(name, False, f"a stream ended: {error}")
+        check = self._same(
+            name, [answer.text for answer in answers], f"while the {model} was killed"
+        )
         back_s = await self._until(lambda: self._is_back_without(model, victim))
         if back_s is None:
             return Check(name, False, f"{check.detail}; not back after {_BACK_S:.0f} s")
@@ -105,11 +104,9 @@ class Served:
         return health.get("state") == "ready" and pid not in (victim, None)
 
     async def _is_empty(self) -> Check:
-        left_s = await self._until(lambda: self._service.busy() == (0, 0))
-        detail = (
-            "a slot is in use and nobody asks" if left_s is None else "all slots are free again"
-        )
-        return Check("nothing left behind", left_s is not None, detail)
+        empty = await self._until(lambda: self._service.busy() == (0, 0)) is not None
+        detail = "all slots are free again" if empty else "a slot is in use without a request"
+        return Check("nothing left behind", empty, detail)
 
     async def _until(self, holds: Callable[[], bool]) -> float | None:
         """Seconds until it holds; None: it does not."""

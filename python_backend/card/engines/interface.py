@@ -104,7 +104,7 @@ class Engine(Protocol):
 
     @property
     def alone_share(self) -> float:
-        """Measured share of its time that a pass of one row takes while nobody else computes."""
+        """Measured share of its time that a pass of one row takes while no other model computes."""
 
     def open_session(self, text: Text = (), salt: bytes = b"") -> int:
         """A fresh session. Its prefix is as much of `text` as was remembered with the same salt:
@@ -122,8 +122,8 @@ class Engine(Protocol):
     def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
         """One pass over the rows of all sessions in `batch`, which holds each at most once.
 
-        alone  whether nobody else computes now, so that the pass may take cores that it otherwise
-               leaves to the other model; its bits are the same
+        alone  whether no other model computes now, so that the pass may take its cores too; the
+               bits are the same
         """
 
     @property

@@ -12,9 +12,8 @@ from card.engines.prefix_cache import BLOCK, PrefixCache
 class KeptTexts:
     """Blocks of texts in spare lanes of a KV cache.
 
-    They are copied there and back, so no session depends on what becomes of them; paged buffers
-    share whole pages instead. With the chat pair a copy takes a fiftieth of the time in which they
-    are read, later less.
+    They are copied there and back, so no session depends on them afterwards; paged buffers share
+    whole pages instead. With the chat pair a copy takes a fiftieth of the time of reading them.
 
     first_lane  of the spare ones
     places      of a lane, a multiple of `BLOCK`
@@ -31,17 +30,17 @@ class KeptTexts:
         """The kept blocks that the text begins with, of texts with the same salt."""
         return self._cache.find(text, salt)
 
-    def load(self, blocks: Sequence[int], lanes: range) -> None:
-        """Copy blocks to the beginning of all these lanes."""
+    def load(self, blocks: Sequence[int], lane: int) -> None:
+        """Copy blocks to the beginning of a lane."""
         for place, block in enumerate(blocks):
-            lane, start = self._home(block)
-            self._kv.copy(lane, start, start + BLOCK, lanes, place * BLOCK)
+            spare, start = self._home(block)
+            self._kv.copy(spare, start, start + BLOCK, lane, place * BLOCK)
 
     def save(self, text: Text, salt: bytes, lane: int) -> None:
         """Keep the whole blocks of a text that stands at the beginning of a lane."""
         for place, block in self._cache.add(text, salt):
             spare, start = self._home(block)
-            self._kv.copy(lane, place * BLOCK, (place + 1) * BLOCK, range(spare, spare + 1), start)
+            self._kv.copy(lane, place * BLOCK, (place + 1) * BLOCK, spare, start)
 
     def _home(self, block: int) -> tuple[int, int]:
         """Lane and place where a block is kept."""

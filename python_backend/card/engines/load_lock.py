@@ -17,7 +17,7 @@ _FILE = "loading.lock"
 
 class LoadLock:
     """One process's part in a lock that all models share which load, and one has for itself while
-    it measures. Where the lock's file cannot be made, nobody waits for anybody.
+    it measures. Where the lock's file cannot be made, no model waits.
 
     directory  that of the service; None: no other model loads
     """
@@ -28,7 +28,7 @@ class LoadLock:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """While this model loads: nobody measures meanwhile."""
+        """While this model loads no other measures."""
         self._descriptor = self._opened()
         try:
             self._lock(fcntl.LOCK_SH)
@@ -41,8 +41,8 @@ class LoadLock:
             self._descriptor = None
 
     def begin_measuring(self) -> None:
-        """Let nobody else load until `loading` ends. Waits until all others are loaded, or measured
-        before."""
+        """Let no other model load until `loading` ends. Waits until all others are loaded, or have
+        measured."""
         # The kernel lets go of what is held first, so two that want this wait for each other once.
         self._lock(fcntl.LOCK_EX)
 

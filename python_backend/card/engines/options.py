@@ -23,18 +23,17 @@ class EngineOptions:
 
     context        positions per session
     sessions       most sessions at once
-    branches       most root-to-leaf paths of a session's rows; 0: a growing tree instead
+    paths          most root-to-leaf paths of a session's rows; 0: a growing tree instead
     pending        most unconfirmed entries of a growing tree
-    dtype          ``auto`` is bfloat16 where the processor computes in it, else float32 (on a
-                   CUDA device: else float16); ``int8`` and ``int4`` quantise matrices (OpenVINO)
+    dtype          ``auto`` is bfloat16 on a CUDA device and where the processor computes in it,
+                   else float32; ``int8`` and ``int4`` quantise matrices (OpenVINO)
     weight_group   inputs that share a scale in ``int8`` and ``int4``
     threads        threads of one pass; 0: as the process has them
-    threads_alone  threads of one pass while nobody else computes; 0: the same
+    threads_alone  threads of one pass while no other model computes; 0: the same
     row_multiple   rows of a chain are padded to a multiple of this
     device         ``cpu``, ``cuda`` (the first) or ``cuda:N``
     graph_rows     passes of one session with so many rows, or fewer padded to them, are prepared
                    for once at load (OpenVINO)
-    kernels        a device's passes may run on kernels of our own (torch), if Triton is there
     compressed     matrices of few bits, and in float32 of sixteen, may stay as they are stored
                    (OpenVINO), if then rows are independent
     kept_tokens    of texts whose KV is kept for those that begin alike, at most
@@ -44,7 +43,7 @@ class EngineOptions:
 
     context: int
     sessions: int
-    branches: int = 1
+    paths: int = 1
     pending: int = 0
     dtype: Dtype = "auto"
     weight_group: int = 32
@@ -53,7 +52,6 @@ class EngineOptions:
     row_multiple: int = 1
     device: str = "cpu"
     graph_rows: tuple[int, ...] = ()
-    kernels: bool = False
     compressed: bool = False
     kept_tokens: int = 0
     smoothing: bytes = b""
@@ -72,4 +70,4 @@ class EngineOptions:
     @property
     def grows_trees(self) -> bool:
         """Whether the engine is a draft's: its sessions hold growing trees."""
-        return self.branches == 0
+        return self.paths == 0

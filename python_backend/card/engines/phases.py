@@ -1,4 +1,4 @@
-"""The phases of a load: each is logged with its seconds, and whoever watches learns which it is."""
+"""The phases of a load: each is logged with its seconds, and a watcher learns which it is."""
 
 from __future__ import annotations
 

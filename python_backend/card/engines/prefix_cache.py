@@ -51,7 +51,7 @@ class PrefixCache:
         """Keep the whole blocks of a text, as many as there are numbers for.
 
         Returns place in the text (in blocks) and number of each block that was not kept before:
-        whoever holds the KV has to fill it.
+        the owner of the KV has to fill it.
         """
         keys = self._keys(text, salt)
         self._use(keys)  # so that none of them is given up for another

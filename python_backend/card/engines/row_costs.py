@@ -22,7 +22,7 @@ class RowCosts:
     """What a pass of one session costs on this machine.
 
     pass_ms      milliseconds by number of rows, of passes that follow one of the same number
-    alone_share  share of its time that a pass of one row takes while nobody else computes
+    alone_share  share of its time that a pass of one row takes while no other model computes
     """
 
     pass_ms: dict[int, float]

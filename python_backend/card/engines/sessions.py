@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,64 +14,47 @@ from card.engines.architecture import Architecture
 from card.engines.chains import forward_one_by_one
 from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens, Text
 from card.engines.kept import KeptTexts
-from card.engines.layout import (
-    EXTENT_MULTIPLE,
-    ChainLayout,
-    KeyValueBuffers,
-    KeyValueStore,
-    Layout,
-    TreeLayout,
-    rounded_up,
-)
+from card.engines.layout import EXTENT_MULTIPLE, KeyValueBuffers, Layout, rounded_up
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.prefix_cache import BLOCK
 from card.engines.row_costs import COSTED_ROWS, RowCosts
 
-Buffers = TypeVar("Buffers", bound=KeyValueBuffers)
 
-
-def kv_size(options: EngineOptions) -> tuple[int, int]:
-    """Lanes of sessions in a KV cache, and the places of each lane: padding and pending entries may
-    stand behind the last position of the context."""
-    places = rounded_up(options.context + most_pending(options), EXTENT_MULTIPLE)
-    return options.sessions * max(1, options.branches), places
+def lane_places(options: EngineOptions) -> int:
+    """Places of a lane of the KV cache: padding and pending entries may stand behind the last
+    position of the context."""
+    return rounded_up(options.context + most_pending(options), EXTENT_MULTIPLE)
 
 
 def kept_lanes(options: EngineOptions) -> int:
     """Lanes behind those of sessions, for texts that are kept."""
-    _, places = kv_size(options)
-    return -(-options.kept_tokens // places)
-
-
-def layout_under_masks(kv: KeyValueStore, options: EngineOptions) -> Layout:
-    """Of growing trees, or of chains, whichever the options want."""
-    if options.grows_trees:
-        return TreeLayout(kv, options.sessions, most_pending(options))
-    return ChainLayout(kv, options.sessions, options.branches, options.row_multiple)
+    return -(-options.kept_tokens // lane_places(options))
 
 
 def most_pending(options: EngineOptions) -> int:
+    """Most unconfirmed entries of a session."""
     return max(options.pending, MAX_PASS_ROWS)
 
 
-class SessionEngine(Generic[Buffers]):
+class SessionEngine:
     """Sessions, their layout and what was measured at load; a subclass computes.
 
-    kv  as large as `kv_size` and `kept_lanes` say
+    kv  has a lane of `lane_places` for every session, and `kept_lanes` behind them
     """
 
     def __init__(
-        self, architecture: Architecture, options: EngineOptions, kv: Buffers, layout: Layout
+        self,
+        architecture: Architecture,
+        options: EngineOptions,
+        kv: KeyValueBuffers,
+        layout: Layout,
     ) -> None:
         self.architecture = architecture
         self.options = options
         self.row_invariant = False
         self.row_costs = RowCosts({})
-        self._kv = kv
         self._layout = layout
-        _, places = kv_size(options)
-        first_spare = layout.lanes(options.sessions).start
-        self._kept = KeptTexts(kv, first_spare, places, options.kept_tokens)
+        self._kept = KeptTexts(kv, options.sessions, lane_places(options), options.kept_tokens)
 
     def know_costs(self, costs: RowCosts) -> None:
         """What passes were measured to cost."""
@@ -129,12 +111,11 @@ class SessionEngine(Generic[Buffers]):
     def open_session(self, text: Text = (), salt: bytes = b"") -> int:
         blocks = self._kept.find(text, salt)
         session = self._layout.open(len(blocks) * BLOCK)
-        self._kept.load(blocks, self._layout.lanes(session))
+        self._kept.load(blocks, session)
         return session
 
     def remember(self, session: int, text: Text, salt: bytes = b"") -> None:
-        known = text[: self._layout.length(session)]
-        self._kept.save(known, salt, self._layout.lanes(session).start)
+        self._kept.save(text[: self._layout.length(session)], salt, session)
 
     @property
     def runs_ahead(self) -> bool:

@@ -99,6 +99,11 @@ class Settings(BaseSettings):
                     f"{name}.dtype {model.dtype} does not run on {place}; "
                     f"allowed: auto, bfloat16, float32, {others}"
                 )
+            if model.device != "cpu" and engine != "tensorrt_llm" and model.dtype == "float32":
+                yield (
+                    f"{name}.dtype float32 does not run on a CUDA device; "
+                    "allowed: auto, bfloat16, float16"
+                )
         if self.engine_of(self.target) == "tensorrt_llm":
             yield from self._unserved_by_tensorrt()
 

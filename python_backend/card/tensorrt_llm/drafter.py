@@ -35,7 +35,7 @@ class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
     shared  ask on rank 0 alone and tell the other tensor-parallel ranks
     """
 
-    def __init__(self, settings: LookupSettings, *, shared: bool = False) -> None:
+    def __init__(self, settings: LookupSettings, shared: bool = False) -> None:
         super().__init__(**base_arguments(Drafter, settings.candidates))
         for name in _LENGTHS:  # some versions read what their constructor does not set
             setattr(self, name, settings.candidates)
@@ -45,7 +45,7 @@ class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
         self._last_failure = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make_drafter, (self._settings, self._shared)
+        return CandidateCacheDrafter, (self._settings, self._shared)
 
     def prepare_draft_tokens(self, scheduled_requests: Any, resource_manager: Any = None) -> None:
         """The hook: in bounded time, and without ever raising, because it runs in the loop that
@@ -81,10 +81,6 @@ class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
         if (failure := repr(error)) != self._last_failure:
             log.error("no candidates: the cache cannot be asked", exc_info=error)
             self._last_failure = failure
-
-
-def _make_drafter(settings: LookupSettings, shared: bool) -> CandidateCacheDrafter:
-    return CandidateCacheDrafter(settings, shared=shared)
 
 
 def shared_answer(ask: Callable[[], list[list[int]]]) -> list[list[int]]:

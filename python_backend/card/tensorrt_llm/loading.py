@@ -1,23 +1,26 @@
-"""From settings to a loaded model."""
+"""From settings to a loaded model: the arguments of `tensorrt_llm.LLM`, and the hook in it."""
 
 from __future__ import annotations
 
 import importlib
 import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from card.cache import Geometry
 from card.engines.interface import EngineError
+from card.engines.tensorrt_llm.requests import check_version, installed_version
 from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
-from card.engines.tensorrt_llm.support import check_version, installed_version
 from card.engines.tensorrt_llm.workers import Workers
 from card.engines.vocabulary import shared_vocabulary, vocabulary_size
-from card.settings import Role, Settings
-from card.tensorrt_llm.arguments import (
-    candidates_per_step,
-    draft_arguments,
-    target_arguments,
-)
+from card.settings import ModelSettings, Role, Settings, TensorRTSettings
 from card.tensorrt_llm.lookup import LookupSettings
+from model_files.json_file import JsonFileError, read_json_object
+
+DEFAULT_ROWS = 8
+"""Rows of a target pass where `speculation.rows` is auto: every request is always padded to the
+same number, so it is chosen once per deployment."""
 
 
 def load_runtime(settings: Settings, role: Role, geometry: Geometry, server_pid: int) -> Runtime:
@@ -59,3 +62,97 @@ def _drafter(settings: Settings, geometry: Geometry, server_pid: int) -> object 
         lookup, shared=settings.target.tensorrt_llm.tensor_parallel > 1
     )
     return made
+
+
+def candidates_per_step(settings: Settings) -> int:
+    """Candidates that every target pass verifies per request (`max_draft_len`)."""
+    rows = settings.speculation.rows
+    return (DEFAULT_ROWS if rows == "auto" else rows) - 1
+
+
+def target_arguments(settings: Settings, trt: ModuleType, drafter: object | None) -> dict[str, Any]:
+    """Of the target's `LLM`; `drafter` is our `CandidateCacheDrafter`, or None for no speculation.
+
+    trt  the imported `tensorrt_llm.llmapi`
+
+    Raises `EngineError`.
+    """
+    arguments = _common(settings, settings.target, settings.target.tensorrt_llm, trt)
+    arguments["max_batch_size"] = settings.cache.slots
+    # Speculation needs the committed tokens before each pass: no step may overlap the next.
+    arguments["disable_overlap_scheduler"] = True
+    # Pipeline parallelism does not work with a user-provided drafter.
+    arguments["pipeline_parallel_size"] = 1
+    rows = settings.cache.slots * (1 + candidates_per_step(settings))
+    if rows > arguments["max_num_tokens"]:
+        raise EngineError(
+            f"cache.slots times speculation.rows is {rows} rows per pass; allowed: at most "
+            f"target.tensorrt_llm.batch_tokens ({arguments['max_num_tokens']})"
+        )
+    if drafter is not None:
+        arguments["speculative_config"] = trt.UserProvidedDecodingConfig(
+            max_draft_len=candidates_per_step(settings), drafter=drafter
+        )
+    return arguments
+
+
+def draft_arguments(settings: Settings, trt: ModuleType) -> dict[str, Any]:
+    """Of the draft's `LLM`, which runs a spine and side branches for every slot."""
+    config = settings.draft.tensorrt_llm
+    arguments = _common(settings, settings.draft, config, trt)
+    arguments["max_batch_size"] = settings.cache.slots * (1 + config.side_branches)
+    return arguments
+
+
+def _common(
+    settings: Settings, model: ModelSettings, config: TensorRTSettings, trt: ModuleType
+) -> dict[str, Any]:
+    check_quantization(model.path, config.quantization)
+    if model.dtype in ("int8", "int4"):
+        raise EngineError(
+            f"{model.path}: TensorRT-LLM is not given dtype {model.dtype}; set dtype to auto, "
+            "bfloat16 or float32, and tensorrt_llm.quantization to what the GPU computes in"
+        )
+    return {
+        "model": str(model.path),
+        # Text is made elsewhere: prompts are token ids, stop words are compared with the text.
+        "skip_tokenizer_init": True,
+        "trust_remote_code": False,
+        "dtype": model.dtype,
+        "tensor_parallel_size": config.tensor_parallel,
+        "gpus_per_node": len(config.devices),
+        "max_seq_len": settings.limits.context_tokens,
+        "max_num_tokens": config.batch_tokens,
+        "enable_chunked_prefill": config.chunked_prefill,
+        # The only sampler that verifies drafts; a later runtime accepts and ignores the argument.
+        "sampler_type": "TorchSampler",
+        "cuda_graph_config": trt.CudaGraphConfig() if config.cuda_graphs else None,
+        "kv_cache_config": trt.KvCacheConfig(
+            free_gpu_memory_fraction=config.kv_fraction,
+            dtype=config.kv_dtype,
+            tokens_per_block=config.kv_block_tokens,
+            enable_block_reuse=config.kv_reuse,
+        ),
+    }
+
+
+def check_quantization(directory: Path, wanted: str) -> None:
+    """Compare what the settings expect with what the checkpoint is; nothing is quantized at load.
+
+    Raises `EngineError`.
+    """
+    if wanted == "auto":
+        return
+    file = directory / "hf_quant_config.json"
+    found = "none"
+    if file.exists():
+        try:
+            found = str(read_json_object(file)["quantization"]["quant_algo"]).lower()
+        except (JsonFileError, KeyError, TypeError) as error:
+            raise EngineError(f"{file} names no quantization.quant_algo: {error!r}") from error
+    if found != wanted:
+        raise EngineError(
+            f"{directory} is quantized to {found}, the settings say quantization: {wanted}; "
+            "TensorRT-LLM runs checkpoints as they are: quantize one with NVIDIA's Model "
+            "Optimizer, or set auto"
+        )

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSlot
-from card.engines.tensorrt_llm.runtime import Runtime
-from card.engines.tensorrt_llm.sampling import sampling_arguments
-from card.engines.tensorrt_llm.tasks import SessionTasks
+from card.engines.tensorrt_llm.requests import sampling_arguments
+from card.engines.tensorrt_llm.runtime import Runtime, SessionTasks
 from card.settings import Settings
 from card.tensorrt_llm.bindings import Bindings
-from card.tensorrt_llm.commits import publish
-from card.tensorrt_llm.lookup import is_published_by_hook
+from card.tensorrt_llm.lookup import is_published_by_hook, publish
 
 log = logging.getLogger(__name__)
 

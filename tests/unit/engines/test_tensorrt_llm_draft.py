@@ -92,7 +92,7 @@ def draft(tmp_path: Path) -> Iterator[Draft]:
     made.cache.pool.unlink()
 
 
-def test_a_spine_with_alternatives_grows_the_tree(draft: Draft) -> None:
+def test_tree_grows_when_spine_and_side_branch_give_tokens(draft: Draft) -> None:
     slot = draft.open()
     (spine,) = draft.runtime.requests
     assert spine.prompt == PROMPT
@@ -102,26 +102,17 @@ def test_a_spine_with_alternatives_grows_the_tree(draft: Draft) -> None:
     paths = draft.paths(slot)
     assert set(paths) == {(8,), (18,), (8, 9), (8, 19)}
     assert paths[8, 19] == pytest.approx(LIKELY + UNLIKELY)
-    assert draft.tree(slot).root_length == len(PROMPT)
-
-
-def test_the_likeliest_side_branch_grows_beside_the_spine(draft: Draft) -> None:
-    slot = draft.open()
-    spine = draft.runtime.requests[0]
-    draft.give(spine, [8, 9], [18, 19])
     _, branch = draft.runtime.requests
-    assert branch.prompt == [*PROMPT, 18]
-    assert branch.sampling.max_tokens == 3
+    assert (branch.prompt, branch.sampling.max_tokens) == ([*PROMPT, 18], 3)
     draft.give(branch, [30], [31])
     assert {(18, 30), (18, 31)} <= set(draft.paths(slot))
 
 
-def test_a_side_branch_that_a_commit_prunes_is_aborted(draft: Draft) -> None:
+def test_side_branch_is_aborted_when_a_commit_prunes_it(draft: Draft) -> None:
     slot = draft.open()
     spine = draft.runtime.requests[0]
     draft.give(spine, [8, 9, 10, 11, 12, 13], [18, 19, 20, 21, 22, 23], end=True)
     branch = draft.runtime.requests[1]
-    assert branch.prompt == [*PROMPT, 18]
     draft.commit([8])
     assert branch.was_aborted
     assert draft.tree(slot).root_length == len(PROMPT) + 1
@@ -129,12 +120,11 @@ def test_a_side_branch_that_a_commit_prunes_is_aborted(draft: Draft) -> None:
     assert (18,) not in draft.paths(slot)
 
 
-def test_a_side_branch_that_was_right_goes_on(draft: Draft) -> None:
+def test_side_branch_goes_on_when_the_text_went_its_way(draft: Draft) -> None:
     slot = draft.open()
     spine = draft.runtime.requests[0]
     draft.give(spine, [8, 9], [18, 19])
     branch = draft.runtime.requests[1]
-    assert branch.prompt == [*PROMPT, 18]
     draft.give(branch, [30], [31])
     draft.commit([18])
     assert spine.was_aborted
@@ -143,68 +133,45 @@ def test_a_side_branch_that_was_right_goes_on(draft: Draft) -> None:
     assert {(30,), (30, 32), (30, 33)} <= set(draft.paths(slot))
 
 
-def test_a_correction_that_the_tree_lacks_starts_a_new_spine(draft: Draft) -> None:
+def test_new_spine_starts_when_the_tree_lacks_the_correction(draft: Draft) -> None:
     slot = draft.open()
     spine = draft.runtime.requests[0]
     draft.give(spine, [8, 9], [18, 19])
     draft.commit([40])
     assert spine.was_aborted
     assert draft.runtime.requests[-1].prompt == [*PROMPT, 40]
-    assert draft.paths(slot) == {}
     draft.give(spine, [10], [11])  # on its way while it was aborted
     assert draft.paths(slot) == {}
     assert slot.counters().restarts == 1
 
 
-def test_a_spine_that_is_behind_the_text_but_right_catches_up(draft: Draft) -> None:
+@pytest.mark.parametrize("right", [True, False])
+def test_spine_catches_up_when_it_is_behind_the_text_and_right(draft: Draft, right: bool) -> None:
     slot = draft.open()
     (spine,) = draft.runtime.requests
     draft.commit([8, 9])
-    assert not spine.was_aborted
     assert draft.runtime.requests == [spine]
-    draft.give(spine, [8, 9, 10], [18, 19, 20])
-    assert set(draft.paths(slot)) == {(10,), (20,)}
+    draft.give(spine, [8, 9, 10] if right else [8, 18, 19], [18, 19, 20])
+    assert spine.was_aborted is not right
+    assert set(draft.paths(slot)) == ({(10,), (20,)} if right else set())
 
 
-def test_a_spine_that_is_behind_the_text_and_wrong_starts_anew(draft: Draft) -> None:
-    slot = draft.open()
-    (spine,) = draft.runtime.requests
-    draft.commit([8])
-    draft.give(spine, [18, 19], [8, 20])
-    assert spine.was_aborted
-    assert draft.runtime.requests[-1].prompt == [*PROMPT, 8]
-    assert draft.paths(slot) == {}
-
-
-def test_a_used_up_spine_is_continued_where_it_ended(draft: Draft) -> None:
+def test_spine_is_continued_when_half_of_it_is_used(draft: Draft) -> None:
     draft.open()
     spine = draft.runtime.requests[0]
     draft.give(spine, [8, 9, 10, 11, 12, 13], [18] * 6, end=True)
     draft.commit([8, 9])
     assert all(r.prompt[-1] == 18 for r in draft.runtime.requests[1:]), "half is left"
     draft.commit([10])
-    spines = [r for r in draft.runtime.requests if r.prompt[-1] == 13]
-    assert [r.prompt for r in spines] == [[*PROMPT, 8, 9, 10, 11, 12, 13]]
-    assert spines[0].sampling.max_tokens == 3
+    (goes_on,) = [r for r in draft.runtime.requests if r.prompt[-1] == 13]
+    assert goes_on.prompt == [*PROMPT, 8, 9, 10, 11, 12, 13]
+    assert goes_on.sampling.max_tokens == 3
 
 
-def test_no_alternatives_told_is_no_reason_to_stop(draft: Draft) -> None:
-    slot = draft.open()
-    draft.runtime.give(draft.runtime.requests[0], [8, 9])
-    draft.settle()
-    assert set(draft.paths(slot)) == {(8,), (8, 9)}
-
-
-@pytest.mark.parametrize("fails", [True, False], ids=["failed", "empty"])
-def test_a_request_that_gives_nothing_is_not_made_again_before_the_next_commit(
-    draft: Draft, fails: bool
-) -> None:
+def test_request_is_made_again_at_the_next_commit_when_it_failed(draft: Draft) -> None:
     draft.open()
     (spine,) = draft.runtime.requests
-    if fails:
-        draft.runtime.fail(spine, RequestError("no room"))
-    else:
-        draft.runtime.give(spine, [], "length")
+    draft.runtime.fail(spine, RequestError("no room"))
     draft.settle()
     draft.loop.step()
     assert draft.runtime.requests == [spine]
@@ -212,7 +179,7 @@ def test_a_request_that_gives_nothing_is_not_made_again_before_the_next_commit(
     assert draft.runtime.requests[-1].prompt == [*PROMPT, 8]
 
 
-def test_a_full_tree_stops_growing(draft: Draft) -> None:
+def test_growth_stops_when_the_tree_is_full(draft: Draft) -> None:
     slot = draft.open(max_tokens=64)
     for _ in range(40):
         running = [r for r in draft.runtime.requests if not r.finished and not r.was_aborted]
@@ -223,7 +190,7 @@ def test_a_full_tree_stops_growing(draft: Draft) -> None:
     assert len(draft.tree(slot).token) <= GEOMETRY.nodes
 
 
-def test_a_target_that_waits_hears_when_the_draft_has_settled(tmp_path: Path) -> None:
+def test_waiting_target_hears_when_the_draft_has_given_all(tmp_path: Path) -> None:
     draft = Draft(tmp_path, side_branches=0)
     slot = draft.open(decoding="draft_then_verify", num_draft_tokens=8)
     spine = draft.runtime.requests[0]

@@ -18,23 +18,16 @@ from tensorrt_double import forget_standin, standin
 
 from card.cache import SlotRequest
 from card.engines import EngineError
+from card.engines.tensorrt_llm.requests import installed_version, sampling_arguments
 from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
-from card.engines.tensorrt_llm.sampling import sampling_arguments
-from card.engines.tensorrt_llm.support import installed_version
 from card.sampling import SamplingParameters
 from card.settings import load_settings
-from card.tensorrt_llm.arguments import (
-    candidates_per_step,
-    check_quantization,
-    draft_arguments,
-    target_arguments,
-)
+from card.tensorrt_llm.loading import check_quantization, draft_arguments, target_arguments
 
-VERSIONS = ["1.1.0", "1.2.1", "1.3.0rc24"]
 TARGET = {"engine": "tensorrt_llm"}
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=["1.1.0", "1.2.1"])
 def package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Any]:
@@ -42,23 +35,8 @@ def package(
         yield imported
 
 
-# --- the constructor ------------------------------------------------------------------------------
-
-
-def test_every_argument_is_one_that_the_runtime_knows_and_arrives_unchanged(package: Any) -> None:
-    """An unknown one is an error there."""
-    settings = load_settings(target=TARGET, draft=TARGET)
-    for arguments in (
-        target_arguments(settings, package.llmapi, object()),
-        target_arguments(settings, package.llmapi, None),
-        draft_arguments(settings, package.llmapi),
-    ):
-        made = package.llmapi.TorchLlmArgs(**arguments)
-        assert made.model_fields_set == set(arguments)
-        assert {name: getattr(made, name) for name in arguments} == arguments
-
-
-def test_the_settings_reach_the_runtime(package: Any) -> None:
+def test_settings_reach_the_runtime_when_its_arguments_are_made(package: Any) -> None:
+    """An argument that the runtime does not know is an error there."""
     config = {
         "devices": [2, 3],
         "tensor_parallel": 2,
@@ -72,23 +50,25 @@ def test_the_settings_reach_the_runtime(package: Any) -> None:
     }
     settings = load_settings(
         target={**TARGET, "tensorrt_llm": config, "dtype": "bfloat16"},
+        draft={**TARGET, "tensorrt_llm": {"side_branches": 3}},
         speculation={"rows": 5},
         cache={"slots": 7},
         limits={"context_tokens": 400},
     )
     drafter = object()
     made = package.llmapi.TorchLlmArgs(**target_arguments(settings, package.llmapi, drafter))
-    assert (made.tensor_parallel_size, made.gpus_per_node) == (2, 2)
+    assert (made.tensor_parallel_size, made.gpus_per_node, made.dtype) == (2, 2, "bfloat16")
     assert (made.max_batch_size, made.max_num_tokens, made.max_seq_len) == (7, 512, 400)
     assert (made.enable_chunked_prefill, made.cuda_graph_config) == (False, None)
-    assert made.dtype == "bfloat16"
     kv = made.kv_cache_config
     assert (kv.free_gpu_memory_fraction, kv.dtype, kv.tokens_per_block) == (0.4, "fp8", 64)
-    assert made.speculative_config.max_draft_len == candidates_per_step(settings) == 4
+    assert made.speculative_config.max_draft_len == 4
     assert made.speculative_config.drafter is drafter
+    draft = package.llmapi.TorchLlmArgs(**draft_arguments(settings, package.llmapi))
+    assert draft.max_batch_size == 28, "a spine and three side branches for each slot"
 
 
-def test_a_pass_must_hold_the_rows_of_every_slot(package: Any) -> None:
+def test_settings_are_refused_when_a_pass_cannot_hold_the_rows_of_every_slot(package: Any) -> None:
     settings = load_settings(
         target={**TARGET, "tensorrt_llm": {"batch_tokens": 64}}, cache={"slots": 9}
     )
@@ -96,12 +76,7 @@ def test_a_pass_must_hold_the_rows_of_every_slot(package: Any) -> None:
         target_arguments(settings, package.llmapi, object())
 
 
-def test_the_draft_has_room_for_all_side_branches(package: Any) -> None:
-    settings = load_settings(draft={"tensorrt_llm": {"side_branches": 3}}, cache={"slots": 5})
-    assert draft_arguments(settings, package.llmapi)["max_batch_size"] == 20
-
-
-def test_the_package_is_imported_with_its_own_devices_in_sight(package: Any) -> None:
+def test_package_stays_on_its_devices_when_it_was_imported(package: Any) -> None:
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "3"
     assert os.environ["TRTLLM_NO_USAGE_STATS"] == "1", "it would report how it is used"
     assert import_tensorrt_llm([3]) is package
@@ -109,7 +84,7 @@ def test_the_package_is_imported_with_its_own_devices_in_sight(package: Any) -> 
         import_tensorrt_llm([0, 1])
 
 
-def test_without_the_package_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_says_what_to_do_when_the_package_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     forget_standin()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
@@ -119,7 +94,7 @@ def test_without_the_package_the_error_says_what_to_do(monkeypatch: pytest.Monke
         installed_version()
 
 
-def test_a_model_that_cannot_be_loaded_is_named_and_leaves_no_thread() -> None:
+def test_model_is_named_and_no_thread_left_when_it_cannot_be_loaded() -> None:
     def out_of_memory(**_: object) -> None:
         raise RuntimeError("out of memory")
 
@@ -130,50 +105,34 @@ def test_a_model_that_cannot_be_loaded_is_named_and_leaves_no_thread() -> None:
     assert threading.active_count() == threads
 
 
-def test_what_a_checkpoint_is_quantized_to_is_checked(tmp_path: Path) -> None:
-    check_quantization(tmp_path, "auto")
+def test_checkpoint_is_refused_when_it_is_not_quantized_as_settings_say(tmp_path: Path) -> None:
     check_quantization(tmp_path, "none")
     with pytest.raises(EngineError, match="quantized to none, the settings say quantization: fp8"):
         check_quantization(tmp_path, "fp8")
-    (tmp_path / "hf_quant_config.json").write_text(
-        json.dumps({"quantization": {"quant_algo": "FP8"}})
-    )
+    content = {"quantization": {"quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(content))
     check_quantization(tmp_path, "fp8")
-    with pytest.raises(EngineError, match="quantized to fp8"):
-        check_quantization(tmp_path, "none")
 
 
-# --- sampling parameters --------------------------------------------------------------------------
-
-
-def arguments_of(max_tokens: int = 9, **parameters: Any) -> dict[str, Any]:
+def arguments_of(**parameters: Any) -> dict[str, Any]:
     log_probabilities = parameters.pop("log_probabilities", False)
     request = SlotRequest(
         np.array([1], np.int64),
-        max_tokens,
+        9,
         "card",
         SamplingParameters(**parameters),
         log_probabilities=log_probabilities,
     )
-    return sampling_arguments(request, max_tokens)
+    return sampling_arguments(request, 9)
 
 
-OFF = {"pad_id": 0, "ignore_eos": False, "detokenize": False}
-
-
-def test_greedy_is_greedy_in_every_version() -> None:
-    assert arguments_of(end_ids=(4, 9, 2))["stop_token_ids"] == [9, 2]
-    assert arguments_of(end_ids=(4,)) == {
-        **OFF, "max_tokens": 9, "end_id": 4, "pad_id": 4, "top_k": 1,
-    }  # fmt: skip
-    assert arguments_of(end_ids=(4,), temperature=0.7, top_k=1)["top_k"] == 1
-
-
-def test_the_runtime_takes_them_all_and_what_is_off_keeps_its_default(package: Any) -> None:
+def test_parameters_keep_the_runtimes_default_when_they_are_off(package: Any) -> None:
     wanted = arguments_of(
         temperature=0.7, top_k=5, top_p=0.9, seed=11, repetition_penalty=1.1, min_tokens=2,
         presence_penalty=0.2, frequency_penalty=0.3, bad_words=((7,),), log_probabilities=True,
+        end_ids=(4, 9, 2),
     )  # fmt: skip
+    assert (wanted["end_id"], wanted["stop_token_ids"]) == (4, [9, 2])
     made, plain = package.SamplingParams(**wanted), package.SamplingParams()
     for field in dataclasses.fields(made):
         expected = wanted.get(field.name, getattr(plain, field.name))
@@ -190,7 +149,7 @@ def test_the_runtime_takes_them_all_and_what_is_off_keeps_its_default(package: A
         ({"temperature": 0.7, "top_k": 5}, False),
     ],
 )
-def test_each_version_takes_for_greedy_what_we_mean_by_it(
+def test_request_is_greedy_when_its_parameters_are(
     package: Any, parameters: dict[str, Any], greedy: bool
 ) -> None:
     """Up to 1.1 a temperature without top-k and top-p is greedy, and 0 is none of their values."""

@@ -6,7 +6,6 @@ import itertools
 import os
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,45 +26,34 @@ def lookup(cache: Cache) -> CandidateLookup:
     return CandidateLookup(cache.settings)
 
 
-# --- what it answers ------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("max_tokens", "chain", "answer"),
+    [
+        (32, [8, 9, 10], [9, 10]),
+        (32, [8, 9, 10, 11, 12, 13, 14], [9, 10, 11, 12]),
+        (3, [8, 9, 10, 11], [9]),
+    ],
+    ids=["hit", "as many as the pass has rows", "one token before the last"],
+)
+def test_answer_is_the_chain_behind_the_commits_when_the_cache_has_it(
+    cache: Cache, lookup: CandidateLookup, max_tokens: int, chain: list[int], answer: list[int]
+) -> None:
+    slot = cache.open(PROMPT, client_id=2, max_tokens=max_tokens)
+    cache.draft(slot, len(PROMPT), chain)
+    assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [answer]
 
 
-def test_a_hit_gives_the_chain_behind_what_is_committed(
+def test_padding_is_not_counted_when_the_loop_extends_an_answer(
     cache: Cache, lookup: CandidateLookup
 ) -> None:
     slot = cache.open(PROMPT, client_id=2)
-    cache.draft(slot, len(PROMPT), [8, 9, 10])
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[9, 10]]
-
-
-def test_no_more_candidates_than_the_pass_has_rows(cache: Cache, lookup: CandidateLookup) -> None:
-    slot = cache.open(PROMPT, client_id=2)
-    cache.draft(slot, len(PROMPT), [8, 9, 10, 11, 12, 13, 14])
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[9, 10, 11, 12]]
-
-
-def test_candidates_end_one_token_before_the_last(cache: Cache, lookup: CandidateLookup) -> None:
-    """The last token is the target's own: nothing could be verified behind it."""
-    slot = cache.open(PROMPT, client_id=2, max_tokens=3)
-    cache.draft(slot, len(PROMPT), [8, 9, 10, 11])
+    cache.draft(slot, len(PROMPT), [8, 9])
+    (first,) = lookup.answer([EngineRequest(2, [*PROMPT, 8])])
+    first.extend([0, 0])
     assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[9]]
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8, 9])]) == [[]]
-
-
-def test_answers_are_lists_of_their_own(cache: Cache, lookup: CandidateLookup) -> None:
-    """The loop extends them in place."""
-    for index, client_id in enumerate((2, 3)):
-        slot = cache.open(PROMPT, index=index, client_id=client_id)
-        cache.draft(slot, len(PROMPT), [8, 9])
-    requests = [EngineRequest(2, [*PROMPT, 8]), EngineRequest(3, [*PROMPT, 8])]
-    first = lookup.answer(requests)
-    assert first == [[9], [9]]
-    for answer in first:
-        answer.extend([0, 0])
-    assert lookup.answer(requests[1:]) == [[9]]
     lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 0, 20])])
-    counters = cache.pool.card_slot(0).counters()
-    assert (counters.drafted, counters.accepted) == (1, 1), "padding is no candidate of ours"
+    counters = slot.counters()
+    assert (counters.drafted, counters.accepted) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -76,34 +64,28 @@ def test_answers_are_lists_of_their_own(cache: Cache, lookup: CandidateLookup) -
         EngineRequest(2, [*PROMPT, 8], is_dummy=True),
         EngineRequest(2, [*PROMPT, 8], is_attention_dp_dummy=True),
         EngineRequest(2, [*PROMPT, 8], is_cuda_graph_dummy=True),
+        EngineRequest(2, [*PROMPT, 30]),
     ],
-    ids=["no id", "unknown id", "dummy", "attention dummy", "graph dummy"],
+    ids=["no id", "unknown id", "dummy", "attention dummy", "graph dummy", "another text"],
 )
-def test_unknown_and_dummy_requests_get_nothing(
+def test_nothing_is_answered_or_published_when_the_request_is_no_sessions(
     cache: Cache, lookup: CandidateLookup, request_: EngineRequest
 ) -> None:
     slot = cache.open(PROMPT, client_id=2)
+    cache.pool.target_slot(0).commit([8], [False], [0.0], Finish.RUNNING)
     cache.draft(slot, len(PROMPT), [8, 9])
     assert lookup.answer([request_]) == [[]]
-    assert cache.output(slot) == []
-
-
-def test_a_closed_session_gets_nothing(cache: Cache, lookup: CandidateLookup) -> None:
-    slot = cache.open(PROMPT, client_id=2)
-    cache.draft(slot, len(PROMPT), [8, 9])
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[9]]
-    slot.close()
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8, 9])]) == [[]]
     assert cache.output(slot) == [8]
 
 
-def test_a_request_of_an_earlier_session_never_touches_the_slots_next_one(
+def test_old_request_touches_nothing_when_its_slot_has_another_session(
     cache: Cache, lookup: CandidateLookup
 ) -> None:
-    """Its cancellation may still be on its way while another session has the slot."""
+    """Its cancellation may still be on its way."""
     old = cache.open(PROMPT, client_id=2)
     lookup.answer([EngineRequest(2, [*PROMPT, 8])])
     old.close()
+    assert lookup.answer([EngineRequest(2, [*PROMPT, 8, 9])]) == [[]]
     cache.pool.target_slot(0).release(old.session_id)
     assert old.reclaim()
     new = cache.open(PROMPT)  # not yet bound: the table still names the old request
@@ -112,21 +94,24 @@ def test_a_request_of_an_earlier_session_never_touches_the_slots_next_one(
         assert asked.answer([EngineRequest(2, [*PROMPT, 8, 9])]) == [[]]
         assert cache.output(new) == []
     cache.bindings.bind(0, 3, new.session_id)
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8, 9])]) == [[]]
     assert lookup.answer([EngineRequest(3, [*PROMPT, 8])]) == [[9, 10]]
 
 
 @pytest.mark.parametrize(("end_ids", "answer"), [((END_ID, 3), [END_ID] * CANDIDATES), ((), [])])
-def test_without_speculation_nothing_can_be_accepted(
-    cache: Cache, lookup: CandidateLookup, end_ids: tuple[int, ...], answer: list[int]
+def test_no_candidate_can_be_accepted_when_a_request_goes_without_speculation(
+    cache: Cache, end_ids: tuple[int, ...], answer: list[int]
 ) -> None:
-    """The runtime would fill up with id 0, which the target may choose; behind an end token
-    nothing is sampled."""
+    """The runtime would fill up with id 0, which the target may choose; behind an end token it
+    samples nothing. That holds when the time for queries is up, too."""
     slot = cache.open(PROMPT, client_id=2, decoding="autoregressive", end_ids=end_ids)
     cache.draft(slot, len(PROMPT), [8, 9, 10])
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [answer]
-    counters = slot.counters()
-    assert (counters.queries, counters.drafted) == (0, 0)
+    clock = itertools.count(step=2 * BUDGET_S)
+    for lookup in (
+        CandidateLookup(cache.settings),
+        CandidateLookup(cache.settings, lambda: next(clock)),
+    ):
+        assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [answer]
+    assert slot.counters().drafted == 0
 
 
 @given(
@@ -136,7 +121,7 @@ def test_without_speculation_nothing_can_be_accepted(
     root=st.integers(-5, 12),
 )
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_the_draft_wrote_the_answer_is_safe(
+def test_answer_is_valid_when_the_draft_wrote_garbage(
     cache: Cache, token: list[int], parent: list[int], score: list[float], root: int
 ) -> None:
     slot = cache.pool.card_slot(0)
@@ -152,99 +137,31 @@ def test_whatever_the_draft_wrote_the_answer_is_safe(
     assert all(type(one) is int and 0 <= one < VOCABULARY for one in answer)
 
 
-# --- what it publishes ----------------------------------------------------------------------------
-
-
-def test_accepted_tokens_are_published_with_what_came_from_the_cache(
+def test_accepted_tokens_are_published_and_counted_when_the_next_pass_begins(
     cache: Cache, lookup: CandidateLookup
 ) -> None:
     slot = cache.open(PROMPT, client_id=2)
     cache.draft(slot, len(PROMPT), [8, 9, 10, 11])
     for _ in range(2):  # nothing is published twice
         lookup.answer([EngineRequest(2, [*PROMPT, 8])])
-    lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 10, 20])])
-    assert cache.output(slot) == [8, 9, 10, 20]
-    assert slot.is_accepted(0, 4).tolist() == [False, True, True, False]
-    assert slot.finish(slot.session_id) is Finish.RUNNING
-    counters = slot.counters()
-    assert (counters.steps, counters.accepted, counters.drafted) == (2, 2, 3)
-    assert (counters.queries, counters.hits) == (3, 2)
-
-
-def test_passes_before_the_request_was_known_count_one_each(
-    cache: Cache, lookup: CandidateLookup
-) -> None:
-    slot = cache.open(PROMPT, client_id=2, decoding="autoregressive")
-    lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 10])])
-    assert cache.output(slot) == [8, 9, 10]
-    counters = slot.counters()
-    assert (counters.steps, counters.corrections) == (3, 0)
-    assert counters.tokens_per_step[1] == 3
-
-
-def test_a_pass_that_the_budget_did_not_reach_counts_behind_the_one_with_candidates(
-    cache: Cache, lookup: CandidateLookup
-) -> None:
-    slot = cache.open(PROMPT, client_id=2)
-    cache.draft(slot, len(PROMPT), [8, 9, 10, 11])
-    lookup.answer([EngineRequest(2, [*PROMPT, 8])])
+    # One candidate was accepted, one rejected; a pass that the query did not reach followed.
     lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 20, 21])])
+    assert cache.output(slot) == [8, 9, 20, 21]
     assert slot.is_accepted(0, 4).tolist() == [False, True, False, False]
     counters = slot.counters()
-    assert (counters.steps, counters.accepted, counters.corrections) == (3, 1, 1)
+    assert (counters.steps, counters.accepted, counters.drafted) == (3, 1, 3)
+    assert (counters.queries, counters.hits, counters.corrections) == (3, 2, 1)
 
 
-def test_a_resumed_session_goes_on_behind_its_commits(
+def test_hook_publishes_nothing_when_log_probabilities_are_wanted(
     cache: Cache, lookup: CandidateLookup
 ) -> None:
-    slot = cache.open(PROMPT, client_id=2)
-    cache.pool.target_slot(0).commit([8, 9], [False, False], [0.0, 0.0], Finish.RUNNING)
-    cache.draft(slot, len(PROMPT) + 2, [10, 11])
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 10])]) == [[11]]
-    assert cache.output(slot) == [8, 9, 10]
-
-
-@pytest.mark.parametrize(
-    "tokens",
-    [PROMPT, [*PROMPT, 8], [*PROMPT, 8, 30], [*PROMPT, *range(10, 43)]],
-    ids=["behind", "one short", "another text", "too many"],
-)
-def test_a_text_that_does_not_fit_the_commits_is_not_the_sessions(
-    cache: Cache, lookup: CandidateLookup, tokens: list[int]
-) -> None:
-    slot = cache.open(PROMPT, client_id=2)
-    cache.pool.target_slot(0).commit([8, 9], [False, False], [0.0, 0.0], Finish.RUNNING)
-    cache.draft(slot, len(PROMPT) + 2, [10, 11])
-    assert lookup.answer([EngineRequest(2, tokens)]) == [[]]
-    assert cache.output(slot) == [8, 9]
-
-
-def test_where_log_probabilities_are_wanted_the_hook_publishes_nothing(
-    cache: Cache, lookup: CandidateLookup
-) -> None:
-    slot = cache.open(PROMPT, client_id=2, decoding="autoregressive", log_probabilities=True)
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[END_ID] * CANDIDATES]
+    slot = cache.open(PROMPT, client_id=2, log_probabilities=True)
+    lookup.answer([EngineRequest(2, [*PROMPT, 8])])
     assert cache.output(slot) == []
 
 
-def test_what_was_offered_last_is_left_for_the_triton_process(
-    cache: Cache, lookup: CandidateLookup
-) -> None:
-    slot = cache.open(PROMPT, client_id=2)
-    cache.draft(slot, len(PROMPT), [8, 9, 10])
-    lookup.answer([EngineRequest(2, [*PROMPT, 8])])
-    offered = cache.bindings.offered(0, slot.session_id, len(PROMPT) + 1)
-    assert offered == [9, 10]
-    assert cache.bindings.offered(0, slot.session_id, len(PROMPT)) == []
-    assert cache.bindings.offered(0, slot.session_id + 1, len(PROMPT) + 1) == []
-
-
-# --- bounded time ---------------------------------------------------------------------------------
-
-
-def test_what_takes_too_long_waits_for_the_next_pass_and_is_first_then(
-    cache: Cache,
-) -> None:
+def test_request_is_first_in_the_next_pass_when_the_budget_did_not_reach_it(cache: Cache) -> None:
     requests = []
     for index in range(3):
         slot = cache.open(PROMPT, index=index, client_id=2 + index)
@@ -256,41 +173,11 @@ def test_what_takes_too_long_waits_for_the_next_pass_and_is_first_then(
     assert answers == [[[9], [], []], [[], [9], []], [[], [], [9]]]
 
 
-def test_a_request_without_speculation_keeps_its_end_tokens_when_time_is_up(
-    cache: Cache,
-) -> None:
-    """The runtime would fill up with id 0, which could be accepted."""
-    for index, decoding in enumerate(("card", "autoregressive")):
-        cache.open(PROMPT, index=index, client_id=2 + index, decoding=decoding)
-    clock = itertools.count(step=2 * BUDGET_S)
-    lookup = CandidateLookup(cache.settings, lambda: next(clock))
-    requests = [EngineRequest(2, [*PROMPT, 8]), EngineRequest(3, [*PROMPT, 8])]
-    assert lookup.answer(requests) == [[], [END_ID] * CANDIDATES]
-
-
-# --- attaching ------------------------------------------------------------------------------------
-
-
-def test_without_a_pool_or_a_table_there_are_no_candidates(cache: Cache, tmp_path: Path) -> None:
-    nowhere = CandidateLookup(replace(cache.settings, server_pid=1))
-    assert nowhere.answer([EngineRequest(2, PROMPT)]) == [[]]
-    next(cache.pool.path.parent.glob("requests-*")).unlink()
-    assert CandidateLookup(cache.settings).answer([EngineRequest(2, PROMPT)]) == [[]]
-
-
-def test_it_follows_to_the_table_that_replaced_its_own(
+def test_lookup_attaches_anew_when_the_pool_is_another(
     cache: Cache, lookup: CandidateLookup
 ) -> None:
-    slot = cache.open(PROMPT, client_id=2)
-    cache.draft(slot, len(PROMPT), [8, 9])
-    lookup.answer([EngineRequest(2, [*PROMPT, 8])])
-    cache.bindings = Bindings.create(cache.pool)
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[]]
-    cache.bindings.bind(0, 7, slot.session_id)
-    assert lookup.answer([EngineRequest(7, [*PROMPT, 8])]) == [[9]]
-
-
-def test_it_follows_to_another_pool(cache: Cache, lookup: CandidateLookup) -> None:
+    nowhere = CandidateLookup(replace(cache.settings, server_pid=1))
+    assert nowhere.answer([EngineRequest(2, PROMPT)]) == [[]]
     lookup.answer([])
     cache.pool.unlink()
     assert lookup.answer([EngineRequest(2, PROMPT)]) == [[]]
@@ -301,7 +188,7 @@ def test_it_follows_to_another_pool(cache: Cache, lookup: CandidateLookup) -> No
     assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[9]]
 
 
-def test_a_worker_that_outlives_its_triton_process_touches_nothing(cache: Cache) -> None:
+def test_worker_touches_nothing_when_its_triton_process_has_ended(cache: Cache) -> None:
     """Its sessions are another process's now, and its client ids begin anew there."""
     ended = subprocess.Popen(["true"])
     ended.wait()
@@ -313,16 +200,7 @@ def test_a_worker_that_outlives_its_triton_process_touches_nothing(cache: Cache)
     assert cache.output(slot) == []
 
 
-def test_and_stops_in_the_midst_of_a_request(cache: Cache) -> None:
-    slot = cache.open(PROMPT, client_id=2)
-    lives = iter([True, False])
-    lookup = CandidateLookup(cache.settings, runs=lambda _: next(lives))
-    lookup.answer([EngineRequest(2, [*PROMPT, 8])])
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8, 9])]) == [[]]
-    assert cache.output(slot) == [8]
-
-
-def test_the_table_is_swept_with_its_pool(cache: Cache) -> None:
+def test_table_is_swept_when_its_pool_is(cache: Cache) -> None:
     cache.bindings.close()
     cache.pool.close()
     sweep_pools(cache.directory)

@@ -10,7 +10,7 @@ from scripted_runtime import RequestError, ScriptedOutput, ScriptedRuntime
 from tensorrt_double import GEOMETRY, Cache, EngineRequest
 
 from card.cache import CardSlot, Finish, Pool
-from card.engines.tensorrt_llm.tasks import EngineStalledError
+from card.engines.tensorrt_llm.runtime import EngineStalledError
 from card.settings import Settings
 from card.tensorrt_llm.lookup import CandidateLookup
 from card.tensorrt_llm.target import TensorRTTargetLoop
@@ -66,37 +66,23 @@ def target(cache: Cache, runtime: ScriptedRuntime) -> Target:
     return Target(cache, runtime)
 
 
-def test_the_hook_publishes_while_it_runs_and_the_rest_comes_at_the_end(target: Target) -> None:
+def test_commits_have_one_writer_when_the_hook_is_attached(target: Target) -> None:
+    """The hook publishes while the request runs; the Triton process what the last pass gave."""
     slot, output = target.open(hook=True)
     target.cache.draft(slot, len(PROMPT), [8, 9, 10, 11])
     target.runtime.give(output, [8])
     target.runtime.settle()
-    assert target.cache.output(slot) == [], "a session has one writer at a time"
-    target.hook(output, [8])
-    target.hook(output, [8, 9, 10, 20])
-    target.runtime.give(output, [9, 10, 20])
+    assert target.cache.output(slot) == []
+    assert target.hook(output, [8]) == [9, 10, 11]
+    target.runtime.give(output, [9, 10, 20, END], "stop")
     target.runtime.settle()
-    assert target.cache.output(slot) == [8, 9, 10, 20]
-    target.runtime.give(output, [21, END], "stop")
-    target.runtime.settle()
-    assert target.cache.output(slot) == [8, 9, 10, 20, 21, END]
+    assert target.cache.output(slot) == [8, 9, 10, 20, END]
+    assert slot.is_accepted(0, 5).tolist() == [False, True, True, False, False]
     assert slot.finish(slot.session_id) is Finish.END_ID
-    assert slot.is_accepted(0, 6).tolist() == [False, True, True, False, False, False]
-
-
-def test_what_the_last_pass_accepted_is_counted(target: Target) -> None:
-    slot, output = target.open(hook=True, max_tokens=4)
-    target.cache.draft(slot, len(PROMPT), [8, 9, 10, 11])
-    assert target.hook(output, [8]) == [9, 10]
-    target.runtime.give(output, [8, 9, 10, 11], "length")
-    target.runtime.settle()
-    assert target.cache.output(slot) == [8, 9, 10, 11]
-    assert slot.is_accepted(0, 4).tolist() == [False, True, True, False]
-    assert slot.finish(slot.session_id) is Finish.LENGTH
     assert slot.counters().accepted == 2
 
 
-def test_without_a_hook_every_response_is_published_at_once(target: Target) -> None:
+def test_responses_are_published_at_once_when_no_hook_is_attached(target: Target) -> None:
     slot, output = target.open(hook=False)
     target.runtime.give(output, [8])
     target.runtime.settle()
@@ -107,33 +93,24 @@ def test_without_a_hook_every_response_is_published_at_once(target: Target) -> N
     assert target.cache.output(slot) == [8, 9, 10]
 
 
-def test_log_probabilities_are_published_with_their_tokens(target: Target) -> None:
+def test_log_probabilities_are_published_when_they_are_wanted(target: Target) -> None:
+    """Of two equally likely tokens the runtime may have listed the other."""
     slot, output = target.open(hook=True, log_probabilities=True)
-    assert output.sampling.logprobs == 1
-    target.hook(output, [8])
     target.runtime.give(output, [8], likelihoods=[{8: -0.5}])
-    target.runtime.give(output, [9], "length", likelihoods=[{9: -0.25, 8: -1.0}])
+    target.runtime.give(output, [9], "length", likelihoods=[{7: -0.25}])
     target.runtime.settle()
     assert target.cache.output(slot) == [8, 9]
     assert slot.log_probabilities(0, 2).tolist() == [-0.5, -0.25]
 
 
-def test_of_two_equally_likely_tokens_the_runtime_may_list_the_other(target: Target) -> None:
-    slot, output = target.open(hook=True, log_probabilities=True)
-    target.runtime.give(output, [8], "length", likelihoods=[{9: -0.75}])
-    target.runtime.settle()
-    assert slot.log_probabilities(0, 1).tolist() == [-0.75]
-
-
-def test_an_end_token_that_the_runtime_cuts_off_is_committed_all_the_same(target: Target) -> None:
+def test_end_token_is_committed_when_the_runtime_cuts_it_off(target: Target) -> None:
     slot, output = target.open(hook=True)
     target.runtime.give(output, [8], "stop")
     target.runtime.settle()
     assert target.cache.output(slot) == [8, END]
-    assert slot.finish(slot.session_id) is Finish.END_ID
 
 
-def test_a_session_that_a_dead_target_left_goes_on_behind_its_commits(
+def test_session_goes_on_behind_its_commits_when_a_target_died(
     cache: Cache, target: Target
 ) -> None:
     slot = cache.open(PROMPT, max_tokens=9, min_tokens=5)
@@ -143,14 +120,13 @@ def test_a_session_that_a_dead_target_left_goes_on_behind_its_commits(
     target.runtime.settle()
     output = target.runtime.requests[-1]
     assert output.prompt == [*PROMPT, 8, 9]
-    assert output.sampling.max_tokens == 7
-    assert output.sampling.min_tokens == 3, "to the runtime, what is committed is prompt"
+    assert (output.sampling.max_tokens, output.sampling.min_tokens) == (7, 3)
     target.runtime.give(output, [10, 11], "length")
     target.runtime.settle()
     assert cache.output(slot) == [8, 9, 10, 11]
 
 
-def test_a_closed_session_is_aborted_and_released_when_the_engine_is_done(target: Target) -> None:
+def test_slot_is_released_when_the_engine_is_done_with_an_aborted_request(target: Target) -> None:
     slot, output = target.open(hook=True)
     output.answers_abort = False
     slot.close()
@@ -159,40 +135,23 @@ def test_a_closed_session_is_aborted_and_released_when_the_engine_is_done(target
     assert not slot.reclaim(), "until the engine is done the hook may write"
     target.runtime.give(output, [], "cancelled")
     target.runtime.until(lambda: slot.reclaim(), target.runtime.settle)
-    assert target.cache.output(slot) == []
     assert target.hook(output, [8]) == []
 
 
-def test_a_finished_session_is_released_once_it_is_closed(target: Target) -> None:
-    slot, output = target.open(hook=True)
-    target.runtime.give(output, [8], "length")
-    target.runtime.settle()
-    assert not slot.reclaim()
-    slot.close()
-    target.runtime.until(lambda: slot.reclaim(), target.loop.step)
-    assert not output.was_aborted
-
-
-def test_one_failed_request_fails_its_session_alone(target: Target) -> None:
+def test_session_fails_alone_when_its_request_fails(target: Target) -> None:
     slot, output = target.open(hook=True)
     other, answered = target.open(hook=True, index=1)
+    third, unanswered = target.open(hook=True, index=2)
     target.runtime.fail(output, RequestError("too long"))
     target.runtime.give(answered, [8], "length")
+    target.runtime.give(unanswered, [], "timeout")
     target.runtime.settle()
     target.loop.step()
-    assert slot.finish(slot.session_id) is Finish.FAILED
+    assert slot.finish(slot.session_id) is third.finish(third.session_id) is Finish.FAILED
     assert other.finish(other.session_id) is Finish.LENGTH
 
 
-@pytest.mark.parametrize("reason", ["cancelled", "timeout"])
-def test_a_request_that_ends_without_a_text_fails_its_session(target: Target, reason: str) -> None:
-    slot, output = target.open(hook=True)
-    target.runtime.give(output, [], reason)
-    target.runtime.settle()
-    assert slot.finish(slot.session_id) is Finish.FAILED
-
-
-def test_a_dead_engine_ends_the_loop(target: Target) -> None:
+def test_loop_raises_and_leaves_sessions_running_when_the_engine_died(target: Target) -> None:
     slot, output = target.open(hook=True)
     target.runtime.fail(output, RuntimeError("the worker died"))
     target.runtime.settle()
@@ -201,21 +160,18 @@ def test_a_dead_engine_ends_the_loop(target: Target) -> None:
     assert slot.finish(slot.session_id) is Finish.RUNNING, "another process goes on with it"
 
 
-def test_an_engine_that_gives_no_token_ends_the_loop(
-    cache: Cache, runtime: ScriptedRuntime
-) -> None:
+def test_loop_raises_when_the_engine_gives_no_token(cache: Cache, runtime: ScriptedRuntime) -> None:
     stalled = Target(cache, runtime, stall_timeout_s=0.01)
     with pytest.raises(EngineStalledError, match="no token from the engine"):
         runtime.until(lambda: False, stalled.loop.step)
 
 
-def test_an_idle_engine_that_lost_a_worker_is_asked_for_a_token_and_its_error_is_raised(
+def test_loop_raises_when_an_idle_engine_lost_a_worker(
     target: Target, runtime: ScriptedRuntime
 ) -> None:
+    """The engine is asked for a token: while it decodes nothing, it would not tell."""
     runtime.give(target.first_request, [1, 2, 3], "length")
     runtime.settle()
-    target.loop.step()
-    assert runtime.requests == [target.first_request]
     runtime.loses_worker = True
     target.loop.step()
     _, asked = runtime.requests
@@ -223,9 +179,3 @@ def test_an_idle_engine_that_lost_a_worker_is_asked_for_a_token_and_its_error_is
     runtime.settle()
     with pytest.raises(RuntimeError, match="the worker process is gone"):
         target.loop.step()
-
-
-def test_another_pool_ends_every_request(target: Target) -> None:
-    _, output = target.open(hook=True)
-    target.loop.abandon()
-    assert output.was_aborted

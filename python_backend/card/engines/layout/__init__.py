@@ -1,30 +1,18 @@
 """Where rows stand: how the rows of sessions become one pass over lanes of a KV cache.
 
-`branches.BranchLayout` gives branches of trees pages of their own, for attention that looks up
-every row's places by itself. `paths.PathLayout` (on a device) keeps trees behind the prefix, and
-says of every row which places it looks at. Under masks `chains.ChainLayout` (target) puts every
-root-to-leaf path into a lane of its own, at its absolute positions, and `trees.TreeLayout` (draft)
-masks a tree behind the prefix. All are pure NumPy and know no engine.
+`pages`  every row has a table of pages (OpenVINO): paths of a tree have pages of their own
+`paths`  trees lie behind the prefix, and every row has the places of its path (torch)
+
+Both are pure NumPy and know no engine.
 """
 
-from card.engines.layout.branches import BranchLayout
-from card.engines.layout.chains import ChainLayout
-from card.engines.layout.paths import PathLayout
-from card.engines.layout.plan import (
+from card.engines.layout.interface import (
     EXTENT_MULTIPLE,
-    HIDDEN,
     SHORT,
-    AttentionGroup,
-    Destination,
     KeyValueBuffers,
     KeyValueStore,
     Layout,
-    Pass,
-    RowPages,
-    Scattered,
-    SessionPaths,
-    Stretch,
-    doubled_up,
     rounded_up,
 )
-from card.engines.layout.trees import TreeLayout
+from card.engines.layout.pages import PagedPass, PageLayout
+from card.engines.layout.paths import PathLayout, PathPass, PathTile, SessionPaths, path_tiles

@@ -8,22 +8,102 @@ and no row depends on where another one lies.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from card.engines.interface import FOLLOWS_PREFIX, SequenceTokens
-from card.engines.layout.plan import (
+from card.engines.layout.interface import (
     KeyValueStore,
-    Pass,
-    Scattered,
-    SessionPaths,
-    last_rows,
+    Sessions,
+    check_pending,
+    wanted_logit_rows,
 )
-from card.engines.layout.sessions import OneLaneEach, check_pending
 
 
-class PathLayout(OneLaneEach):
-    """Implements `plan.Layout` with paths.
+@dataclass(slots=True)
+class SessionPaths:
+    """Where the rows of one session look.
+
+    lane     of the KV cache
+    start    places before it are the prefix of every row, in order
+    stored   the place of the first row's keys and values; those of the others follow
+    depths   [rows] int64: a row stands at position start + depth
+    places   [rows, deepest + 1] int64: of each row's path from `start` on, its own last; behind
+             that anything
+    follows  [rows] int64: the row of this session that each follows, if the pass has it; else -1
+    """
+
+    lane: int
+    start: int
+    stored: int
+    depths: NDArray[np.int64]
+    places: NDArray[np.int64]
+    follows: NDArray[np.int64]
+
+    @property
+    def stored_places(self) -> NDArray[np.int64]:
+        """[rows], the place of each row's keys and values."""
+        return np.arange(self.stored, self.stored + len(self.depths))
+
+
+@dataclass(slots=True)
+class PathPass:
+    """A pass whose rows attend to the places of their paths.
+
+    tokens, positions  [rows] int64; positions are absolute
+    logit_rows         [n] int64, rows whose logits are wanted
+    sessions           in the order of the rows
+    """
+
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    logit_rows: NDArray[np.int64]
+    sessions: list[SessionPaths]
+
+
+@dataclass(frozen=True, slots=True)
+class PathTile:
+    """Rows of one session along one path, each behind the one before.
+
+    base  of the session's rows in the pass
+    rows  of the session, from 0
+    """
+
+    session: SessionPaths
+    base: int
+    rows: list[int]
+
+    @property
+    def path(self) -> NDArray[np.int64]:
+        """The places behind the prefix that the last row attends to."""
+        last = self.rows[-1]
+        return self.session.places[last, : int(self.session.depths[last]) + 1]
+
+
+def path_tiles(sessions: Sequence[SessionPaths], most: int) -> list[PathTile]:
+    """All rows of a pass, `most` at a time where each follows the one before."""
+    found: list[PathTile] = []
+    base = 0
+    for session in sessions:
+        of_session: list[PathTile] = []
+        ending: dict[int, PathTile] = {}  # tiles with room, by their last row
+        for row, parent in enumerate(session.follows.tolist()):
+            tile = ending.pop(parent, None)
+            if tile is None:
+                tile = PathTile(session, base, [])
+                of_session.append(tile)
+            tile.rows.append(row)
+            if len(tile.rows) < most:
+                ending[row] = tile
+        found += of_session
+        base += len(session.follows)
+    return found
+
+
+class PathLayout(Sessions):
+    """Implements `interface.Layout` with paths.
 
     pending  most unconfirmed entries of a session
     """
@@ -38,40 +118,34 @@ class PathLayout(OneLaneEach):
         self._pending[session].clear()
         return session
 
-    def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
-        paths = []
-        lanes, places = [], []
+    def plan(self, batch: Sequence[SequenceTokens]) -> PathPass:
+        """Give the rows entries behind those that are pending."""
+        sessions = []
         for rows in batch:
-            start, pending = self._sessions.length[rows.session], self._pending[rows.session]
-            first = pending.count
+            pending, first = self._pending[rows.session], self._pending[rows.session].count
             pending.append(rows.parents, len(rows.tokens))
-            paths.append(pending.paths_from(first, rows.session, start))
-            lanes.append(np.full(len(rows.tokens), rows.session))
-            places.append(np.arange(start + first, start + pending.count))
-        return Pass(
+            sessions.append(pending.paths_from(first, rows.session, self.lengths[rows.session]))
+        return PathPass(
             tokens=np.array([token for rows in batch for token in rows.tokens], np.int64),
-            positions=np.concatenate([one.start + one.depths for one in paths]),
-            destination=Scattered(np.concatenate(lanes), np.concatenate(places)),
-            groups=[],
-            scatter=None,
-            logit_rows=last_rows([len(rows.tokens) for rows in batch], batch),
-            paths=paths,
+            positions=np.concatenate([one.start + one.depths for one in sessions]),
+            logit_rows=wanted_logit_rows(batch),
+            sessions=sessions,
         )
 
     def commit_kv(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
         """Confirmed entries join the prefix, survivors follow it, everything else is dropped."""
         moved = [*confirmed, *surviving]
         if moved != list(range(len(moved))):
-            self._kv.gather(session, self._sessions.length[session], np.array(moved, np.int64))
+            self._kv.gather(session, self.lengths[session], np.array(moved, np.int64))
         self._pending[session].commit_kv(len(confirmed), surviving)
-        self._sessions.length[session] += len(confirmed)
+        self.lengths[session] += len(confirmed)
 
 
 class _Pending:
-    """Rows of one session that nobody confirmed yet.
+    """Rows of one session that are not confirmed yet.
 
-    _entries  [most, most] int64: entries of each row's path, its own last; memory that nobody
-              wrote is not taken
+    _entries  [most, most] int64: entries of each row's path, its own last; the system gives memory
+              only for what is written
     _depths   [most] int64: 0 for those that follow the prefix
     _parents  [most] int64: the entry that each follows, -1 for the prefix
     """
@@ -107,8 +181,8 @@ class _Pending:
         """Of the entries from `first` on."""
         depths = self._depths[first : self.count].copy()
         places = start + self._entries[first : self.count, : int(depths.max()) + 1]
-        follows = self._parents[first : self.count] - first
-        return SessionPaths(lane, start, depths, places, np.maximum(follows, -1))
+        follows = np.maximum(self._parents[first : self.count] - first, -1)
+        return SessionPaths(lane, start, start + first, depths, places, follows)
 
     def commit_kv(self, confirmed: int, surviving: Sequence[int]) -> None:
         """Keep entries, parents first, whose paths begin with so many that were confirmed."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from card.engines.interface import EngineError, Logits, SequenceTokens
-from card.engines.layout import BranchLayout, rounded_up
+from card.engines.layout import PageLayout, rounded_up
 from card.engines.logits import ArrayLogits
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.model import DecoderModel, load_model
@@ -26,7 +26,7 @@ _MOST_COMPRESSED_ROWS = 64
 """Rows of a pass over compressed matrices: from 81 on their product adds up in another order."""
 
 
-class OpenVinoEngine(SessionEngine[PagedCache]):
+class OpenVinoEngine(SessionEngine):
     """Implements `card.engines.interface.Engine` with a decoder for any pass, some for passes with
     so many rows, or both."""
 
@@ -34,13 +34,12 @@ class OpenVinoEngine(SessionEngine[PagedCache]):
         """
         first_page  of the model's, which this engine's sessions have
         """
-        kv = PagedCache(model.pages, options, first_page)
+        self._kv = PagedCache(model.pages, options, first_page)
         # A chunk of a draft's text is sooner read together; a target's rows are to be independent.
-        layout = BranchLayout(
-            kv, options.sessions, most_pending(options), joins_chunks=options.grows_trees
+        self._pages = PageLayout(
+            self._kv, options.sessions, most_pending(options), joins_chunks=options.grows_trees
         )
-        super().__init__(model.architecture, options, kv, layout)
-        self._rows_of = layout.most_rows
+        super().__init__(model.architecture, options, self._kv, self._pages)
         self.model = model
         self._runners = self._runners_of(model)
         self._adopted: tuple[DecoderModel, list[tuple[int, Runner]], int] | None = None
@@ -90,12 +89,12 @@ class OpenVinoEngine(SessionEngine[PagedCache]):
         """Whether it computes all passes with a decoder for any rows, for now."""
         return bool(self.options.graph_rows) and self.model.compile_more is not None
 
-    def likeness(self) -> OpenVinoEngine:
+    def with_same_decoders(self) -> OpenVinoEngine:
         """One with the same decoders and sessions of its own."""
         return self._beside(self.model)
 
     def with_fixed_rows(self, threads_alone: int) -> OpenVinoEngine:
-        """One with decoders for fixed numbers of rows, in the place of `likeness`."""
+        """One with decoders for fixed numbers of rows, to compare with `with_same_decoders`."""
         options = replace(self.options, threads_alone=threads_alone)
         return self._beside(self.model.with_fixed_rows(options), threads_alone)
 
@@ -113,7 +112,7 @@ class OpenVinoEngine(SessionEngine[PagedCache]):
         self._adopted = model, self._runners_of(model), fixed.options.threads_alone
         model.unload_raw()  # under load, costs are not known for long
 
-    def settle(self, costs: RowCosts) -> None:
+    def know_adopted_costs(self, costs: RowCosts) -> None:
         """Know what was measured of these."""
         self._take_adopted()
         self.know_costs(costs)
@@ -180,7 +179,7 @@ class OpenVinoEngine(SessionEngine[PagedCache]):
         for place, rows in enumerate(batch):
             if len(rows.tokens) > most:
                 raise EngineError(f"{len(rows.tokens)} rows of one session; a pass takes {most}")
-            count = self._rows_of(rows)
+            count = self._pages.most_rows(rows)
             at = next((at for at, left in enumerate(room) if count <= left), None)
             if at is None:
                 at = len(passes)
@@ -191,9 +190,9 @@ class OpenVinoEngine(SessionEngine[PagedCache]):
         return passes
 
     def _forward(self, batch: Sequence[SequenceTokens], threads: int) -> list[Logits]:
-        if len(batch) == 1 and self._rows_of(batch[0]) > self.most_rows:
+        if len(batch) == 1 and self._pages.most_rows(batch[0]) > self.most_rows:
             return [self._forward_in_parts(batch[0], threads)]
-        this = self._layout.plan(batch)
+        this = self._pages.plan(batch)
         # Until a load has found that bits are the same on more threads, none but those are used.
         exactly = not self.row_invariant
         needed = rounded_up(len(this.tokens), self.options.row_multiple)

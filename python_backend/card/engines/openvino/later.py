@@ -2,7 +2,7 @@
 
 To compile six takes four times as long as to compile one for any rows, whose passes take a fifth
 longer. So the one serves first. The six take its place if they compute the same bits. What their
-passes cost is measured once nobody asks for passes.
+passes cost is measured once the engine is idle.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ log = logging.getLogger(__name__)
 _LEAST_URGENT = 19
 """The system's number for a thread that leaves the processor to all others."""
 _IDLE_S = 0.5
-"""Without a pass for so long, nobody asks for any."""
+"""Without a pass for so long the engine is idle."""
 
 
 class Exchange:
     """Compiles in a thread that ends with the process.
 
-    threads_alone  that passes may have while nobody else computes
+    threads_alone  that passes may have while no other model computes
     then           called with the costs, once they are measured
     known          the same from a load before; None: they are to be measured
     """
@@ -52,7 +52,7 @@ class Exchange:
         self._threads_alone = threads_alone
         self._then = then
         self._known = known
-        run = partial(copy_context().run, self._run)  # whoever watches the load hears of this too
+        run = partial(copy_context().run, self._run)  # the watcher of the load hears of this too
         self._thread = threading.Thread(target=run, name="decoders", daemon=True)
         self._thread.start()
 
@@ -69,7 +69,7 @@ class Exchange:
     def _exchange(self) -> None:
         engine, began_s = self._engine, time.monotonic()
         fixed = engine.with_fixed_rows(self._threads_alone)
-        if not same_bits(engine.likeness(), fixed):
+        if not same_bits(engine.with_same_decoders(), fixed):
             log.warning(
                 "%s: decoders for fixed numbers of rows round otherwise than the one that "
                 "serves, which goes on; its passes take about a fifth longer",
@@ -80,7 +80,7 @@ class Exchange:
         seconds = time.monotonic() - began_s
         log.info("%s: decoders for fixed rows are ready after %.1f s", engine.directory, seconds)
         costs = self._known or self._measured(fixed)
-        engine.settle(costs)
+        engine.know_adopted_costs(costs)
         if self._known is None:
             self._then(costs)
 

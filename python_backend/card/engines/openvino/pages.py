@@ -17,7 +17,7 @@ from card.engines.architecture import Architecture
 from card.engines.interface import EngineError
 from card.engines.openvino.nodes import Node
 from card.engines.options import EngineOptions
-from card.engines.sessions import kept_lanes, kv_size, most_pending
+from card.engines.sessions import kept_lanes, lane_places, most_pending
 
 PAGE = 32
 """Places of a page; the operator of the graph knows no other size on a processor."""
@@ -112,22 +112,21 @@ class PagedCache:
     def free_pages(self) -> int:
         return len(self._free)
 
-    def copy(self, source: int, start: int, stop: int, lanes: range, to: int) -> None:
-        """Let `lanes` share places [start, stop) of lane `source`, which are whole pages. They are
+    def copy(self, source: int, start: int, stop: int, lane: int, to: int) -> None:
+        """Let `lane` share places [start, stop) of lane `source`, which are whole pages. They are
         places from `to` on there, where a page begins."""
-        for lane in lanes:
-            for offset in range((stop - start) // PAGE):
-                at = source, start // PAGE + offset
-                self._put((lane, to // PAGE + offset), int(self.table[at]))
+        for offset in range((stop - start) // PAGE):
+            at = source, start // PAGE + offset
+            self._put((lane, to // PAGE + offset), int(self.table[at]))
 
     def take(self) -> int:
-        """A page for a branch, which a lane may have later."""
+        """A page for a path of a tree, which a lane may have later."""
         page = self._free.pop()
         self._holders[page] = 1
         return page
 
     def give_back(self, pages: Iterable[int]) -> None:
-        """Nobody needs these branches."""
+        """Free the pages of paths."""
         for page in pages:
             self._holders[page] = 0
             self._free.append(page)
@@ -153,8 +152,8 @@ class PagedCache:
 
 
 def pages_of(options: EngineOptions) -> int:
-    """Pages of an engine's own sessions: one for each page of a lane, and those for branches."""
-    return math.prod(_table_shape(options)) + options.sessions * _branch_pages(options)
+    """Pages of an engine's own sessions: one for each page of a lane, and those for trees."""
+    return math.prod(_table_shape(options)) + options.sessions * _tree_pages(options)
 
 
 def pages_needed(options: EngineOptions) -> int:
@@ -171,11 +170,10 @@ def examining(options: EngineOptions) -> EngineOptions:
 
 def _table_shape(options: EngineOptions) -> tuple[int, int]:
     """Lanes, one for each session and those for kept texts, and pages of a lane."""
-    _, places = kv_size(options)
-    return options.sessions + kept_lanes(options), places // PAGE
+    return options.sessions + kept_lanes(options), lane_places(options) // PAGE
 
 
-def _branch_pages(options: EngineOptions) -> int:
+def _tree_pages(options: EngineOptions) -> int:
     """Of a session: every entry of a growing tree may need one. A path of a query's subtree needs
     two beside those of its lane: a copy, and one that its rows begin."""
-    return most_pending(options) if options.grows_trees else 2 * options.branches
+    return most_pending(options) if options.grows_trees else 2 * options.paths

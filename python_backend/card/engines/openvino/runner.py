@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines.interface import Logits, Ranking, SequenceTokens
-from card.engines.layout import Pass
+from card.engines.layout import PagedPass
 from card.engines.logits import ArrayLogits, RankedIds, wanted_rows
 from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.decoder import most_ranked
@@ -52,7 +52,7 @@ class Runner:
 
     def run(
         self,
-        this: Pass,
+        this: PagedPass,
         batch: Sequence[SequenceTokens],
         threads: int,
         *,

@@ -2,7 +2,7 @@
 
 MPI starts them in process groups of their own. If the Triton process is killed they stay, and the
 device's memory with them, so that the model could not be loaded again. Therefore a small process,
-the reaper, is told of every worker, and kills what lives of them when its parent is gone.
+the reaper, hears of every worker, and kills those that live when its parent is gone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Attention whose result for a row depends on that row's own keys alone, bit for bit.
 
 A stock fused kernel sums in an order that follows the shapes of the pass. Here every sum runs in
-the order of absolute position whatever the number of rows, lanes or masked places behind:
+the order of absolute position whatever the number of rows or of masked places behind:
 
-- bfloat16: oneDNN's matrix products accumulate along the summed dimension one after another, so
-  masked places (whose weight is exactly zero) change nothing;
+- bfloat16: oneDNN's products add along the summed dimension one after another, so masked places,
+  which weigh exactly zero, change nothing;
 - float32: the BLAS splits long sums by size, so values are summed in fixed blocks of positions.
 
 `calibration.check_row_invariance` proves it on the machine at hand when an engine is loaded.
@@ -14,87 +14,94 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from card.engines.layout import HIDDEN, AttentionGroup
+from card.engines.layout import EXTENT_MULTIPLE, PathTile, rounded_up
 
 BLOCK = 64
 """Positions per partial sum in float32; what is visible is a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class GroupTensors:
-    """A `layout.AttentionGroup` as tensors, made once per pass and used by every layer.
+class TileTensors:
+    """Rows along one path as tensors, made once per pass and used by every layer.
 
-    gather  [lanes * rows] or None
-    hidden  [lanes, 1, rows, 1, extent - mask_from] bool
+    lane    of the KV cache
+    rows    [rows] int64, the rows of the pass; the last one again and again as padding
+    start   places before it are read as they lie
+    tail    [extent - start] int64, the places from there on along the path; None: they lie in order
+    extent  positions that are read
+    first   positions before it are visible to every row
+    hidden  [rows, 1, extent - first] bool, positions that a row does not see
     """
 
-    lanes: range
-    rows: int
+    lane: int
+    rows: Tensor
+    start: int
+    tail: Tensor | None
     extent: int
-    gather: Tensor | None
+    first: int
     hidden: Tensor
-    mask_from: int
 
     @classmethod
-    def of(cls, group: AttentionGroup) -> GroupTensors:
-        hidden = torch.from_numpy(group.mask != 0.0)
+    def of(cls, tile: PathTile, row_multiple: int) -> TileTensors:
+        session, count, path = tile.session, len(tile.rows), tile.path
+        last = session.start + len(path)
+        positions = np.arange(last - count, last)
+        rows = tile.base + np.array(tile.rows)
+        padding = (0, rounded_up(count, row_multiple) - count)
+        positions, rows = (np.pad(each, padding, "edge") for each in (positions, rows))
+        extent, first = rounded_up(last, EXTENT_MULTIPLE), int(positions[0]) + 1
+        in_order = bool((path == np.arange(session.start, last)).all())
+        tail = np.pad(path, (0, extent - last), "edge")
         return cls(
-            group.lanes,
-            group.rows,
-            group.extent,
-            None if group.gather is None else torch.from_numpy(group.gather),
-            hidden.view(len(group.lanes), 1, group.rows, 1, -1),
-            group.mask_from,
+            lane=session.lane,
+            rows=torch.from_numpy(rows),
+            start=session.start,
+            tail=None if in_order else torch.from_numpy(tail),
+            extent=extent,
+            first=first,
+            hidden=torch.from_numpy(np.arange(first, extent) > positions[:, None])[:, None],
         )
 
 
-def attend(
-    query: Tensor, keys: Tensor, values: Tensor, group: GroupTensors, kv_heads: int
-) -> Tensor:
-    """[pass rows, heads, head_size] queries -> [lanes * rows, heads * head_size].
+def attend(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+    """[pass rows, heads, head_size] queries -> [rows of the tile, heads * head_size].
 
-    keys: [all lanes * kv_heads, head_size, places]; values: [all lanes * kv_heads, places,
-    head_size].
+    keys: [kv_heads, head_size, places] and values: [kv_heads, places, head_size] of the lane.
     """
-    lanes, rows = len(group.lanes), group.rows
+    kv_heads, rows = len(keys), len(tile.rows)
     heads, size = query.shape[1], query.shape[2]
     share = heads // kv_heads
-    if group.gather is not None:
-        query = query.index_select(0, group.gather)
-    by_head = query.view(lanes, rows, kv_heads, share, size).transpose(1, 2)
+    by_head = query.index_select(0, tile.rows).view(rows, kv_heads, share, size).transpose(0, 1)
     scaled = torch.empty(by_head.shape, dtype=query.dtype)
     torch.mul(by_head, size**-0.5, out=scaled)
-    scaled = scaled.view(lanes * kv_heads, rows * share, size)
-
-    first = group.lanes.start * kv_heads
-    visible = slice(first, first + lanes * kv_heads)
-    scores = torch.bmm(scaled, keys[visible, :, : group.extent])
-    by_row = scores.view(lanes, kv_heads, rows, share, group.extent)
+    seen_keys, seen_values = keys[..., : tile.extent], values[:, : tile.extent]
+    if tile.tail is not None:
+        seen_keys = torch.cat([keys[..., : tile.start], keys.index_select(2, tile.tail)], dim=2)
+        seen_values = torch.cat([values[:, : tile.start], values.index_select(1, tile.tail)], dim=1)
+    scores = torch.bmm(scaled.view(kv_heads, rows * share, size), seen_keys)
+    by_row = scores.view(kv_heads, rows, share, tile.extent)
     # Written over, not added to: what is hidden may be infinite, or not a number.
-    by_row[..., group.mask_from :].masked_fill_(group.hidden, HIDDEN)
-    weights = torch.softmax(scores, dim=-1)
-    mixed = _mix(weights, values[visible, : group.extent])
-    return (
-        mixed.view(lanes, kv_heads, rows, share * size)
-        .transpose(1, 2)
-        .reshape(lanes * rows, heads * size)
-    )
+    by_row[..., tile.first :].masked_fill_(tile.hidden, float("-inf"))
+    mixed = _mix(torch.softmax(scores, dim=-1), seen_values)
+    by_rows = mixed.view(kv_heads, rows, share * size).transpose(0, 1)
+    return by_rows.reshape(rows, heads * size)
 
 
-def _mix(weights: Tensor, value: Tensor) -> Tensor:
-    """[batch, rows, places] x [batch, places, size] summed in the order of places."""
+def _mix(weights: Tensor, values: Tensor) -> Tensor:
+    """[kv_heads, rows, places] x [kv_heads, places, size] summed in the order of places."""
     if weights.dtype is not torch.float32:
-        return torch.bmm(weights, value)
-    batch, rows, places = weights.shape
+        return torch.bmm(weights, values)
+    heads, rows, places = weights.shape
     blocks = places // BLOCK
     partial = torch.bmm(
-        weights.view(batch, rows, blocks, BLOCK).transpose(1, 2).reshape(-1, rows, BLOCK),
-        value.reshape(-1, BLOCK, value.shape[-1]),
+        weights.view(heads, rows, blocks, BLOCK).transpose(1, 2).reshape(-1, rows, BLOCK),
+        values.reshape(-1, BLOCK, values.shape[-1]),
     )
-    by_block = partial.view(batch, blocks, rows, -1).unbind(1)
+    by_block = partial.view(heads, blocks, rows, -1).unbind(1)
     # One after another: `sum` orders its additions by the shape of what it sums.
     total = by_block[0].clone()
     for block in by_block[1:]:

@@ -1,17 +1,15 @@
-"""The torch engine: an eager decoder over laid-out buffers."""
+"""The torch engine on a processor: an eager decoder, the reference that tests compare with."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from card.engines.architecture import Architecture, read_architecture
-from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens
+from card.engines.architecture import read_architecture
+from card.engines.interface import EngineError, Logits, SequenceTokens
+from card.engines.layout import PathLayout
 from card.engines.logits import wanted_rows
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import packs_bfloat16, resolve_dtype
@@ -19,32 +17,28 @@ from card.engines.sessions import (
     SessionEngine,
     check_context,
     kept_lanes,
-    kv_size,
-    layout_under_masks,
+    lane_places,
+    most_pending,
 )
-from card.engines.torch.decoder import Decoder
-from card.engines.torch.kv import KeyValueCache
+from card.engines.torch.decoder import Decoder, KeyValueCache
 from card.engines.torch.linear import Linear
-from card.engines.torch.ranking import rank
+from card.engines.torch.logits import TensorLogits
 from card.engines.torch.weights import load_weights
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
-class TorchEngine(SessionEngine[KeyValueCache]):
+class TorchEngine(SessionEngine):
     """Implements `card.engines.interface.Engine` with torch operators, one after another."""
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        decoder: Decoder,
-        options: EngineOptions,
-        dtype: torch.dtype,
-    ) -> None:
-        lanes, places = kv_size(options)
-        kv = KeyValueCache(architecture, lanes + kept_lanes(options), places, dtype)
-        super().__init__(architecture, options, kv, layout_under_masks(kv, options))
-        self.dtype = dtype
+    device = torch.device("cpu")
+
+    def __init__(self, decoder: Decoder, options: EngineOptions) -> None:
+        lanes, places = options.sessions + kept_lanes(options), lane_places(options)
+        self._kv = KeyValueCache(decoder.architecture, lanes, places, decoder.dtype)
+        self._paths = PathLayout(self._kv, options.sessions, most_pending(options))
+        super().__init__(decoder.architecture, options, self._kv, self._paths)
+        self.dtype = decoder.dtype
         self._decoder = decoder
 
     @classmethod
@@ -55,47 +49,21 @@ class TorchEngine(SessionEngine[KeyValueCache]):
         dtype = _torch_dtype(options.dtype)
         if options.threads:
             torch.set_num_threads(options.threads)
-        weights = load_weights(
-            directory, architecture, dtype, lambda stored: Linear(stored.weight, stored.bias)
-        )
-        decoder = Decoder(architecture, weights, dtype, options.context + MAX_PASS_ROWS)
-        return cls(architecture, decoder, options, dtype)
+        weights = load_weights(directory, architecture, dtype, Linear, cls.device)
+        return cls(Decoder(architecture, weights, options.context + MAX_PASS_ROWS), options)
 
     def reconfigured(self, options: EngineOptions) -> TorchEngine:
         """The same weights with other buffers (used while calibrating)."""
-        return TorchEngine(self.architecture, self._decoder, options, self.dtype)
+        return TorchEngine(self._decoder, options)
 
     def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
         threads = self.threads(alone=alone)
         if threads and threads != torch.get_num_threads():
             torch.set_num_threads(threads)
         with torch.inference_mode():
-            output = self._decoder.forward(self._layout.plan(batch), self._kv)
+            this = self._paths.plan(batch)
+            output = self._decoder.forward(this, self._kv, self.options.row_multiple)
         return [TensorLogits(output[at], rows.ranking) for rows, at in wanted_rows(batch)]
-
-    def commit_kv(
-        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
-    ) -> None:
-        with torch.inference_mode():
-            super().commit_kv(session, confirmed, surviving)
-
-
-class TensorLogits:
-    """Logits of one session's rows, [rows, vocabulary]."""
-
-    def __init__(self, values: Tensor, ranking: Ranking | None = None) -> None:
-        self._values = values
-        self._ranking = ranking
-
-    def row(self, index: int) -> NDArray[np.float32]:
-        return self._values[index].float().numpy()
-
-    def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        if self._ranking is None:
-            raise ValueError("no ranking was asked for (SequenceTokens.ranking)")
-        with torch.inference_mode():
-            ids, log_probabilities = rank(self._values, self._ranking)
-        return ids.numpy(), log_probabilities.numpy()
 
 
 def _torch_dtype(wanted: Dtype) -> torch.dtype:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from card.engines.processor import multiplies_in_tiles
@@ -17,72 +16,38 @@ _MOST_ROWS_BESIDE_TILES = 32
 """Rows of a bfloat16 product where the processor has tiles too: oneDNN takes these for more, and
 they add up in another order."""
 
-ROW_TILE = 64
-"""Rows of every product on a device: a kernel is chosen by shape, so there is but one shape."""
-
-
-def can_pack() -> bool:
-    """Whether this build of torch carries oneDNN's packed linear operators."""
-    return hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-
 
 # Overloads looked up once: resolving one costs as much as a small product.
-if can_pack():
-    _apply = torch.ops.mkldnn._linear_pointwise.default
-    _plus = torch.ops.mkldnn._linear_pointwise.binary
+_apply = torch.ops.mkldnn._linear_pointwise.default
+_plus = torch.ops.mkldnn._linear_pointwise.binary
 
 
 class Linear:
-    """``y = x W^T + b`` with W [outputs, inputs] packed where possible."""
+    """``y = x W^T + b`` with W [outputs, inputs] packed."""
 
     def __init__(
         self, weight: Tensor, bias: Tensor | None = None, in_tiles: bool | None = None
     ) -> None:
         """`in_tiles`: whether the processor multiplies bfloat16 so; None: as this one does."""
         self._bias = bias
-        self._packed = can_pack()
-        self._weight = weight
         in_tiles = multiplies_in_tiles() if in_tiles is None else in_tiles
         beside_tiles = in_tiles and weight.dtype is torch.bfloat16
         self._most_rows = _MOST_ROWS_BESIDE_TILES if beside_tiles else sys.maxsize
-        if self._packed:
-            self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """[rows, inputs] -> [rows, outputs]."""
         if len(inputs) > self._most_rows:
             return torch.cat([self(part) for part in torch.split(inputs, self._most_rows)])
-        if self._packed:
-            return _apply(  # type: ignore[no-any-return]
-                inputs, self._weight, self._bias, "none", [], ""
-            )
-        return F.linear(inputs, self._weight, self._bias)
+        return _apply(  # type: ignore[no-any-return]
+            inputs, self._weight, self._bias, "none", [], ""
+        )
 
     def plus(self, inputs: Tensor, residual: Tensor) -> Tensor:
         """`self(inputs) + residual` in one operator, rounded once."""
         if len(inputs) > self._most_rows:
             both = (torch.split(states, self._most_rows) for states in (inputs, residual))
             return torch.cat([self.plus(*parts) for parts in zip(*both, strict=True)])
-        if self._packed:
-            return _plus(  # type: ignore[no-any-return]
-                inputs, residual, self._weight, self._bias, "add"
-            )
-        return F.linear(inputs, self._weight, self._bias) + residual
-
-
-class TiledLinear:
-    """A linear layer whose rows, a multiple of `ROW_TILE`, are multiplied `ROW_TILE` at a time."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._weight = weight
-        self._bias = bias
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        tiles = [
-            F.linear(inputs[at : at + ROW_TILE], self._weight, self._bias)
-            for at in range(0, len(inputs), ROW_TILE)
-        ]
-        return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
-
-    def plus(self, inputs: Tensor, residual: Tensor) -> Tensor:
-        return self(inputs) + residual
+        return _plus(  # type: ignore[no-any-return]
+            inputs, residual, self._weight, self._bias, "add"
+        )

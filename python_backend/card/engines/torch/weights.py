@@ -1,4 +1,4 @@
-"""A checkpoint's tensors as the eager decoder wants them."""
+"""A checkpoint's tensors as decoders of torch read them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,6 @@ from card.engines.architecture import Architecture
 from card.engines.checkpoints import DenseMatrix, LinearTensors, Matrix, open_checkpoint
 
 Layer = TypeVar("Layer")
-Other = TypeVar("Other")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredLinear:
-    """A linear layer as it lies in memory: weight [outputs, inputs], bias [outputs] or None."""
-
-    weight: Tensor
-    bias: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -51,23 +42,6 @@ class Weights(Generic[Layer]):
     norm: Tensor
     head: Layer
 
-    def through(self, make: Callable[[Layer], Other]) -> Weights[Other]:
-        """The same tensors, with what `make` gives for each linear layer."""
-        layers = [
-            LayerWeights(
-                input_norm=layer.input_norm,
-                query_key_value=make(layer.query_key_value),
-                query_norm=layer.query_norm,
-                key_norm=layer.key_norm,
-                output=make(layer.output),
-                post_norm=layer.post_norm,
-                gate_up=make(layer.gate_up),
-                down=make(layer.down),
-            )
-            for layer in self.layers
-        ]
-        return Weights(self.embedding, layers, self.norm, make(self.head))
-
 
 def _as_tensor(matrix: Matrix) -> Tensor:
     """Sixteen bits stay sixteen, so that no more than them crosses to a device."""
@@ -82,26 +56,28 @@ def load_weights(
     directory: Path,
     architecture: Architecture,
     dtype: torch.dtype,
-    make: Callable[[StoredLinear], Layer],
-    device: torch.device | None = None,
+    make: Callable[[Tensor, Tensor | None], Layer],
+    device: torch.device,
 ) -> Weights[Layer]:
-    """Load every tensor the decoder uses onto `device`, by default the processor's memory.
+    """Load every tensor that a decoder reads onto `device`.
+
+    make  makes a linear layer of a weight [outputs, inputs] and a bias [outputs] or None
 
     Raises `EngineError` on files that do not fit.
     """
 
     def tensor(values: NDArray[np.float32]) -> Tensor:
-        return torch.from_numpy(values).to(device or "cpu").to(dtype)
+        return torch.from_numpy(values).to(device).to(dtype)
 
     def norm(values: NDArray[np.float32]) -> Tensor:
         return tensor(values).repeat(2)
 
     def matrix(values: Matrix) -> Tensor:
-        return _as_tensor(values).to(device or "cpu").to(dtype)
+        return _as_tensor(values).to(device).to(dtype)
 
     def linear(values: LinearTensors) -> Layer:
         bias = None if values.bias is None else tensor(values.bias)
-        return make(StoredLinear(matrix(values.weight), bias))
+        return make(matrix(values.weight), bias)
 
     checkpoint = open_checkpoint(directory, architecture)
     layers = [
@@ -123,5 +99,5 @@ def load_weights(
         embedding=embedding,
         layers=layers,
         norm=norm(checkpoint.final_norm()),
-        head=make(StoredLinear(embedding if head is None else matrix(head))),
+        head=make(embedding if head is None else matrix(head), None),
     )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from card.cache import ANY, MAX_END_IDS, NO_SALT, SALT_BYTES, SlotRequest, digest_of
 from card.constraints import GUIDE_TYPES, Guide
-from card.engines.tensorrt_llm.support import installed_version, obstacles
+from card.engines.tensorrt_llm.requests import installed_version, obstacles
 from card.sampling import SamplingParameters
 from card.serving.requests.refusal import Refusal, invalid, missing
 from card.serving.requests.vocabulary import Vocabulary

@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from card.cache import ROOT, follow
-from card.engines.tensorrt_llm.runtime import Runtime
-from card.engines.tensorrt_llm.sampling import draft_arguments
-from card.engines.tensorrt_llm.tasks import SessionTasks
+from card.engines.tensorrt_llm.requests import draft_arguments
+from card.engines.tensorrt_llm.runtime import Runtime, SessionTasks
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 

@@ -1,8 +1,8 @@
-"""The device that a model is to run on: whether it is there, and what arithmetic is asked of it."""
+"""The device that a model is to run on: whether it is there, and whether the kernels run on it."""
 
 from __future__ import annotations
 
-import os
+import importlib.util
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +10,12 @@ import torch
 from card.engines.interface import EngineError
 from card.engines.options import Dtype
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+_DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""What the kernels compute in."""
 
-_BFLOAT16_CAPABILITY = (8, 0)
-"""Compute capability from which bfloat16 is multiplied in hardware (Ampere)."""
+_CAPABILITY = (8, 0)
+"""Compute capability from which a product reads shared memory while it is being filled, and from
+which bfloat16 is multiplied in hardware (Ampere)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,13 @@ class Devices:
     build         the version of torch
     cuda          the CUDA version torch was built with; None: built without
     capabilities  compute capability of each visible CUDA device
+    has_triton    whether Triton, the language of the kernels, is installed
     """
 
     build: str
     cuda: str | None
     capabilities: tuple[tuple[int, int], ...]
+    has_triton: bool = True
 
     @classmethod
     def seen(cls) -> Devices:
@@ -36,11 +40,13 @@ class Devices:
             str(torch.__version__),
             torch.version.cuda,
             tuple(torch.cuda.get_device_capability(index) for index in range(count)),
+            importlib.util.find_spec("triton") is not None,
         )
 
 
 def choose_device(wanted: str, devices: Devices) -> torch.device:
-    """``cpu``, ``cuda`` (the first) or ``cuda:N``. Raises `EngineError` where it is not there."""
+    """``cpu``, ``cuda`` (the first) or ``cuda:N``. Raises `EngineError` where it is not there or
+    the kernels do not run on it."""
     device = torch.device(wanted)
     if device.type == "cpu":
         return device
@@ -59,50 +65,25 @@ def choose_device(wanted: str, devices: Devices) -> torch.device:
     if index >= count:
         names = ", ".join(f"cuda:{number}" for number in range(count))
         raise EngineError(f"device: {wanted} is not there; allowed: cpu, {names}")
+    if devices.capabilities[index] < _CAPABILITY:
+        found = ".".join(map(str, devices.capabilities[index]))
+        raise EngineError(
+            f"device: {wanted} is set and has compute capability {found}; the kernels need 8.0 or "
+            "later (Ampere): take such a device, or set device: cpu"
+        )
+    if not devices.has_triton:
+        raise EngineError(
+            f"device: {wanted} is set and the package triton, the language of the kernels, is not "
+            "installed; install it (pip install triton), or set device: cpu"
+        )
     return torch.device("cuda", index)
 
 
-def choose_dtype(wanted: Dtype, device: torch.device, devices: Devices) -> torch.dtype:
-    """``auto`` is bfloat16 where the device multiplies it, else float16.
-
-    Raises `EngineError` for what the device does not compute in.
-    """
-    if wanted not in ("auto", *_DTYPES):
+def choose_dtype(wanted: Dtype, device: torch.device) -> torch.dtype:
+    """``auto`` is bfloat16. Raises `EngineError` for what the kernels do not compute in."""
+    if wanted not in _DTYPES:
         raise EngineError(
-            f"dtype: {wanted} does not run on device: {device}; allowed: auto, {', '.join(_DTYPES)}"
+            f"dtype: {wanted} does not run on device: {device}; allowed: {', '.join(_DTYPES)}, or "
+            "set device: cpu"
         )
-    multiplies = (
-        device.type == "cpu" or devices.capabilities[device.index or 0] >= _BFLOAT16_CAPABILITY
-    )
-    if wanted == "bfloat16" and not multiplies:
-        raise EngineError(
-            f"dtype: bfloat16 needs a device of compute capability 8.0; {device} has "
-            f"{'.'.join(map(str, devices.capabilities[device.index or 0]))}: set dtype: float16"
-        )
-    if wanted == "auto":
-        return torch.bfloat16 if multiplies else torch.float16
     return _DTYPES[wanted]
-
-
-def forbid_varying_arithmetic() -> None:
-    """Ask the matrix products for full accumulation and no split sums.
-
-    TF32, partial sums rounded to 16 bits and sums split over the inner dimension each make a row's
-    bits depend on the kernel that a shape happens to get.
-    """
-    # Read by cuBLAS when it first runs: one workspace, so that one shape always gets one kernel.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.set_float32_matmul_precision("highest")
-    products = torch.backends.cuda.matmul
-    try:
-        # (reduced precision, split sums)
-        products.allow_bf16_reduced_precision_reduction = (False, False)
-        products.allow_fp16_reduced_precision_reduction = (False, False)
-    except TypeError:
-        # Torch before 2.10 takes the first alone, and lets no caller forbid split sums.
-        products.allow_bf16_reduced_precision_reduction = False
-        products.allow_fp16_reduced_precision_reduction = False
-        return
-    if torch.version.cuda is not None:
-        # cuBLAS refuses a product that it may not split; cuBLASLt computes it.
-        torch.backends.cuda.preferred_blas_library("cublaslt")

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from card.engines.architecture import read_architecture
-from card.engines.interface import Logits, Ranking, SequenceTokens
+from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens
 from card.engines.layout import SHORT
 from card.engines.logits import RankedIds, wanted_rows
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.sessions import SessionEngine, check_context
-from card.engines.torch.captured.arithmetic import FixedShape
-from card.engines.torch.captured.device import (
-    Devices,
-    choose_device,
-    choose_dtype,
-    forbid_varying_arithmetic,
-)
-from card.engines.torch.captured.kernels.support import can_run, failure_of
-from card.engines.torch.captured.kv import DeviceBuffers
+from card.engines.torch.captured.device import Devices, choose_device, choose_dtype
 from card.engines.torch.captured.memory import check_fits, need_of
-from card.engines.torch.captured.model import DeviceModel
 from card.engines.torch.captured.static import StaticPass
-from card.engines.torch.engine import TensorLogits
-from card.engines.torch.ranking import rank
-from card.engines.torch.weights import StoredLinear, load_weights
+from card.engines.torch.logits import TensorLogits, rank
+from card.engines.torch.weights import load_weights
+
+if TYPE_CHECKING:  # Triton need not be there: that is refused by name.
+    from card.engines.torch.captured.kernels.decoder import KernelDecoder
+    from card.engines.torch.captured.kernels.shapes import PathShape
 
 log = logging.getLogger(__name__)
 
@@ -41,27 +37,32 @@ _EXAMINATION_S = 20.0
 """A device's calibration is not remembered, so every load of a large model would wait for them."""
 
 
-class CapturedEngine(SessionEngine[DeviceBuffers]):
+class CapturedEngine(SessionEngine):
     """Implements `card.engines.interface.Engine` with passes of few fixed shapes.
 
-    On a processor it does the same without graphs, which is for tests: it pads every pass.
+    On a processor Triton's interpreter runs the kernels, which is for tests.
 
     most_captured  shapes kept; the one that was not needed for longest makes room. Each takes some
                    MiB
     """
 
-    def __init__(self, model: DeviceModel, options: EngineOptions, most_captured: int = 96) -> None:
-        self._model = model
+    def __init__(
+        self, decoder: KernelDecoder, options: EngineOptions, most_captured: int = 96
+    ) -> None:
+        from card.engines.torch.captured.kernels.passes import PathPasses
+        from card.engines.torch.captured.ranking import DeviceRanking
+
+        self._decoder = decoder
         self._most_captured = most_captured
-        self._arithmetic = model.arithmetic(options)
-        super().__init__(model.architecture, options, self._arithmetic.kv, self._arithmetic.layout)
-        self.dtype = model.dtype
-        self.device = model.device
+        self._fixed = PathPasses(decoder, options)
+        super().__init__(decoder.architecture, options, self._fixed.kv, self._fixed.layout)
+        self.dtype = decoder.dtype
+        self.device = decoder.device
         on_device = self.device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if on_device else None
         self._logits: dict[int, Tensor] = {}
-        self._passes: OrderedDict[FixedShape, StaticPass] = OrderedDict()
-        self._ranking = model.ranking(options, self._pool)
+        self._passes: OrderedDict[PathShape, StaticPass] = OrderedDict()
+        self._ranking = DeviceRanking(self.device, self._pool)
 
     @classmethod
     def load(
@@ -69,15 +70,15 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
     ) -> CapturedEngine:
         """Load a Hugging Face directory onto `options.device`.
 
-        Raises `EngineError` before anything is loaded if the device is not there, does not compute
-        in the dtype or has too little free memory, and later for files that do not fit.
+        Raises `EngineError` before anything is loaded if the device is not there, runs no kernels,
+        does not compute in the dtype or has too little free memory; later for files that do not
+        fit, and for kernels that do not compile.
         """
         devices = devices or Devices.seen()
         device = choose_device(options.device, devices)
-        dtype = choose_dtype(options.dtype, device, devices)
+        dtype = choose_dtype(options.dtype, device)
         architecture = read_architecture(directory)
         check_context(directory, architecture, options)
-        forbid_varying_arithmetic()
         if options.threads:
             torch.set_num_threads(options.threads)
         if device.type == "cuda":
@@ -85,36 +86,50 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
             need = need_of(architecture, options, dtype.itemsize)
             free, _ = torch.cuda.mem_get_info(device)
             check_fits(directory, str(device), need, options, free)
+        from card.engines.torch.captured.kernels.decoder import KernelDecoder
+        from card.engines.torch.captured.kernels.products import SkinnyLinear
+
+        count = _multiprocessors(device)
         began_s = time.monotonic()
-        weights = load_weights(directory, architecture, dtype, _as_stored, device)
+        weights = load_weights(
+            directory,
+            architecture,
+            dtype,
+            lambda weight, bias: SkinnyLinear(weight, bias, count),
+            device,
+        )
         log.info("%s: read onto %s in %.1f s", directory, device, time.monotonic() - began_s)
         positions = options.context + MAX_PASS_ROWS
-        model = DeviceModel(architecture, weights, dtype, device, positions)
-        kernels = options.kernels and can_run(device, dtype)
-        return cls(model, replace(options, kernels=kernels))._where_kernels_run()
+        decoder = KernelDecoder(architecture, weights, dtype, device, positions)
+        engine = cls(decoder, options)
+        engine._try_kernels()
+        return engine
 
-    def _where_kernels_run(self) -> CapturedEngine:
-        """Itself; with torch's operators where the kernels of a pass do not run here."""
-        if not self.options.kernels:
-            return self
+    def _try_kernels(self) -> None:
+        """Run one pass with few buffers. Raises `EngineError` where the kernels do not compile."""
+        from triton.errors import TritonError
+
         trial = self.reconfigured(replace(self.options, sessions=1, kept_tokens=0))
-        failure = failure_of(lambda: trial.forward([SequenceTokens(trial.open_session(), [0])]))
-        if failure is None:
-            return self
-        log.warning("%s: torch's operators in place of kernels: %s", self.device, failure)
-        return self.reconfigured(replace(self.options, kernels=False))
+        try:
+            trial.forward([SequenceTokens(trial.open_session(), [0])])
+        except EngineError:
+            raise
+        except (TritonError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+            raise EngineError(
+                f"device: {self.device} is set and the kernels do not run there "
+                f"({type(error).__name__}: {error}); Triton compiles each at its first run, which "
+                "takes a C compiler and room for its cache (TRITON_CACHE_DIR): provide both, or "
+                "set device: cpu"
+            ) from error
 
     def reconfigured(self, options: EngineOptions) -> CapturedEngine:
         """The same weights with other buffers (used while calibrating)."""
-        return CapturedEngine(self._model, options)
+        return CapturedEngine(self._decoder, options)
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
-        # Below 16 rows a matrix unit idles; 64 are those of a prefill chunk.
-        padded = tuple(
-            replace(self.options, kernels=False, row_multiple=rows) for rows in (16, 32, 64)
-        )
-        return (self.options, *padded) if self.options.kernels else padded
+        """The kernels have one way to run; no padding is tried."""
+        return (self.options,)
 
     @property
     def costed_rows(self) -> tuple[int, ...]:
@@ -140,7 +155,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
 
     @property
     def runs_ahead(self) -> bool:
-        return self._ranking is not None
+        return True
 
     def forward_chain(
         self, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
@@ -151,7 +166,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
             SequenceTokens(rows.session, [0], [at], ranking=ranking)
             for at, ranking in enumerate(rankings, entry)
         ]
-        if self._ranking is None or not self._ranking.takes([rows, *steps]):
+        if not self._ranking.takes([rows, *steps]):
             return super().forward_chain(rows, rankings, entry)
         with torch.inference_mode(), self._current():
             asked = [self._ranking.ask([rows], self._queue([rows]))]
@@ -172,7 +187,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
 
     def _forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
         logits = self._queue(batch)
-        if logits is not None and self._ranking is not None and self._ranking.takes(batch):
+        if logits is not None and self._ranking.takes(batch):
             (found,) = self._ranking.answers([self._ranking.ask(batch, logits)])
             return list(found)
         return self._read(batch, logits)
@@ -182,13 +197,13 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
 
         token  [1] int32 on the device, the token of its only row; None: it is in the batch
         """
-        this = self._layout.plan(batch)
-        self._kv.allocate()
-        static = self._pass_of(self._arithmetic.shape_of(this))
+        this = self._fixed.layout.plan(batch)
+        self._fixed.kv.allocate()
+        static = self._pass_of(self._fixed.shape_of(this))
         static.run(this, token)
         return static.logits
 
-    def _pass_of(self, shape: FixedShape) -> StaticPass:
+    def _pass_of(self, shape: PathShape) -> StaticPass:
         """Made when it is first needed."""
         if shape not in self._passes:
             if len(self._passes) == self._most_captured:
@@ -197,7 +212,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         self._passes.move_to_end(shape)
         return self._passes[shape]
 
-    def _make_pass(self, shape: FixedShape) -> StaticPass:
+    def _make_pass(self, shape: PathShape) -> StaticPass:
         logits = None
         if shape.logits:
             # Shared by all shapes with so many: they are read before the next pass begins.
@@ -206,7 +221,7 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
                     shape.logits, self.vocabulary, dtype=torch.float32, device=self.device
                 )
             logits = self._logits[shape.logits]
-        return StaticPass(shape, self._arithmetic, self.device, logits, self._pool)
+        return StaticPass(shape, self._fixed, self.device, logits, self._pool)
 
     def _read(self, batch: Sequence[SequenceTokens], logits: Tensor | None) -> list[Logits]:
         """Copy to the host what was asked for, and wait for it once."""
@@ -224,8 +239,11 @@ class CapturedEngine(SessionEngine[DeviceBuffers]):
         return found
 
 
-def _as_stored(stored: StoredLinear) -> StoredLinear:
-    return stored
+def _multiprocessors(device: torch.device) -> int:
+    """A processor, which interprets kernels for tests, has so many that sums are split."""
+    if device.type == "cpu":
+        return 8
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _to_host(values: Tensor) -> Tensor:

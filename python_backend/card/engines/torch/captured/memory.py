@@ -7,17 +7,13 @@ from pathlib import Path
 
 from card.engines.architecture import Architecture
 from card.engines.interface import EngineError
-from card.engines.layout import EXTENT_MULTIPLE, rounded_up
+from card.engines.layout import EXTENT_MULTIPLE, SHORT
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
-from card.engines.sessions import kept_lanes
+from card.engines.sessions import kept_lanes, lane_places, most_pending
 
 _GIB = 1 << 30
 _LIBRARIES = 512 << 20
-"""cuBLAS workspaces and captured graphs."""
-
-_SCORE_COPIES = 4
-"""Attention scores are held so often at once: raw, masked, as weights, as halves."""
-
+"""The modules of the driver and of Triton, and captured graphs."""
 
 _PARTIAL_SUMS = 16
 """Sums in float32 that kernels leave for each number of what attention gives."""
@@ -27,7 +23,7 @@ _PARTIAL_SUMS = 16
 class Need:
     """Bytes of one model on its device.
 
-    kv_position  of one position of one session, in all its lanes
+    kv_position  of one position of one session
     spare        positions of a session behind its context
     kept         of texts that are kept
     """
@@ -48,28 +44,23 @@ class Need:
 def need_of(architecture: Architecture, options: EngineOptions, element_bytes: int) -> Need:
     """An upper estimate for what `options` ask; nothing has to be loaded for it."""
     a = architecture
-    branches = max(1, options.branches)
     attention = a.head_size * (2 * a.heads + 2 * a.kv_heads)
     layer = a.hidden * (attention + 3 * a.intermediate)
     embeddings = a.vocabulary * a.hidden * (1 if a.tied_embeddings else 2)
-    spare = max(options.pending, MAX_PASS_ROWS) + 2 * EXTENT_MULTIPLE
-    lanes = options.sessions * branches
+    spare = most_pending(options) + 2 * EXTENT_MULTIPLE
     # The widest pass: a few rows of every session, or one long chunk.
-    rows = max(MAX_PASS_ROWS, lanes * max(16, options.row_multiple))
-    places = rounded_up(options.context + spare, EXTENT_MULTIPLE)
-    tile = max(16, options.row_multiple)
-    scores = lanes * tile * a.heads * places * 4 * _SCORE_COPIES
+    rows = max(MAX_PASS_ROWS, options.sessions * SHORT)
     states = rows * (4 * a.hidden + 4 * a.intermediate + a.heads * a.head_size)
     logits = rows * a.vocabulary * (4 + (8 if options.grows_trees else 0))
     partial = rows * 4 * max(a.vocabulary, _PARTIAL_SUMS * a.heads * a.head_size)
-    gathered = 2 * lanes * a.kv_heads * places * a.head_size * element_bytes
     entry = 2 * a.layers * a.kv_heads * a.head_size * element_bytes
+    kept_places = kept_lanes(options) * (lane_places(options) + EXTENT_MULTIPLE)
     return Need(
         weights=(a.layers * layer + embeddings) * element_bytes,
-        workspace=scores + 2 * states * element_bytes + logits + partial + gathered + _LIBRARIES,
-        kv_position=entry * branches,
+        workspace=2 * states * element_bytes + logits + partial + _LIBRARIES,
+        kv_position=entry,
         spare=spare,
-        kept=kept_lanes(options) * (places + EXTENT_MULTIPLE) * entry,
+        kept=kept_places * entry,
     )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from card.engines.layout import Pass
-from card.engines.torch.captured.arithmetic import Arithmetic, FixedShape
+from card.engines.layout import PathPass
 from card.engines.torch.captured.graphs import Replayed
+
+if TYPE_CHECKING:  # Triton need not be there.
+    from card.engines.torch.captured.kernels.passes import PathPasses
+    from card.engines.torch.captured.kernels.shapes import PathBuffer, PathShape
 
 
 class StaticPass:
@@ -21,24 +24,24 @@ class StaticPass:
 
     def __init__(
         self,
-        shape: FixedShape,
-        arithmetic: Arithmetic[Any, Any],
+        shape: PathShape,
+        passes: PathPasses,
         device: torch.device,
         logits: Tensor | None,
         pool: Any,
     ) -> None:
         self.logits = logits
         self._shape = shape
-        self._arithmetic = arithmetic
+        self._passes = passes
         self._on_device = device.type == "cuda"
-        self._inputs = inputs = arithmetic.arrays(shape, device, pinned=False)
-        self._queued: deque[tuple[Any, torch.cuda.Event]] = deque()
+        self._inputs = inputs = passes.arrays(shape, device, pinned=False)
+        self._queued: deque[tuple[PathBuffer, torch.cuda.Event]] = deque()
         """Arrays on the host, oldest first, and when their copy is done."""
         self._host = None if self._on_device else self._made()
         # No reference to itself: what is dropped must free its memory at once.
-        self._replayed = Replayed(lambda: arithmetic.forward(inputs, logits), device, pool)
+        self._replayed = Replayed(lambda: passes.forward(inputs, logits), device, pool)
 
-    def run(self, this: Pass, token: Tensor | None = None) -> None:
+    def run(self, this: PathPass, token: Tensor | None = None) -> None:
         """Queue the pass: copy its arrays to the device, compute.
 
         token  [1] int32 on the device, the token of the first row; None: it is in the pass
@@ -46,7 +49,7 @@ class StaticPass:
         if token is None and self._queued:
             self._queued[-1][1].synchronize()  # or the host would run ahead of a long prompt
         host = self._free()
-        self._arithmetic.fill(host, this)
+        self._passes.fill(host, this)
         self._inputs.bytes.copy_(host.bytes, non_blocking=True)
         if self._on_device:
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -56,13 +59,13 @@ class StaticPass:
             self._inputs.tokens[:1].copy_(token)
         self._replayed.run()
 
-    def _free(self) -> Any:
+    def _free(self) -> PathBuffer:
         """Arrays on the host that no queued copy reads."""
-        if not self._on_device:
+        if self._host is not None:
             return self._host
         if self._queued and self._queued[0][1].query():  # type: ignore[no-untyped-call]
             return self._queued.popleft()[0]
         return self._made()
 
-    def _made(self) -> Any:
-        return self._arithmetic.arrays(self._shape, torch.device("cpu"), pinned=self._on_device)
+    def _made(self) -> PathBuffer:
+        return self._passes.arrays(self._shape, torch.device("cpu"), pinned=self._on_device)

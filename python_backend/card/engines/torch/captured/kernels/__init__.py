@@ -8,9 +8,8 @@ pages      keys and values of every layer in pages, and the table that says whos
 shapes     which fixed shape a pass is padded to, and its arrays packed into one
 passes     rows of sessions as those arrays
 decoder    the order of the kernels in a pass
-support    whether this process can run them
 
 A row's bits depend on its own token path alone: no sum's order depends on how many rows share the
 pass, where they stand in it, or where keys and values lie. `calibration.check_row_invariance`
-proves it on the device at hand, or the operators of `captured.decoder` take over.
+proves it on the device at hand, or the model is refused.
 """

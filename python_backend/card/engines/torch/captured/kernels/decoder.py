@@ -25,7 +25,7 @@ from card.engines.torch.weights import LayerWeights, Weights
 
 
 class KernelDecoder:
-    """Weights and code; buffers and KV cache are handed in."""
+    """Weights and code; buffers and KV cache are arguments."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class KernelDecoder:
         positions: int,
     ) -> None:
         self.architecture = architecture
+        self.dtype = dtype
         self.device = device
         self._weights = weights
         tables = rotary_tables(architecture, positions)[:, :, 0]

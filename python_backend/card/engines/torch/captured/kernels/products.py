@@ -51,7 +51,7 @@ class SkinnyLinear:
     """A matrix, perhaps a bias, and the fixed division of its work.
 
     weight  [outputs, inputs] bfloat16 or float16, one row after another
-    bias    [outputs] or None; added by whoever adds the partial sums
+    bias    [outputs] or None; added where the partial sums are added
     splits  parts of the inputs
     """
 

@@ -1,4 +1,4 @@
-"""One lane per session, and pages of its own for every branch of a tree: of one that grows, or of a
+"""One lane per session, and pages of its own for every path of a tree: of one that grows, or of a
 query.
 
 Every row looks at the places of its path up to its own, so nothing is masked. The first row behind
@@ -15,8 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines.interface import FOLLOWS_PREFIX, SequenceTokens
-from card.engines.layout.plan import SHORT, Pass, RowPages, Scattered, last_rows
-from card.engines.layout.sessions import OneLaneEach, check_pending
+from card.engines.layout.interface import SHORT, Sessions, check_pending, wanted_logit_rows
+
+
+@dataclass(slots=True)
+class PagedPass:
+    """A pass whose rows look their places up in a table of pages, and store there.
+
+    tokens, positions  [rows] int64; positions are absolute
+    logit_rows         [n] int64, rows whose logits are wanted
+    table              [any] int32, numbers of pages, those of one path one after another
+    first              [rows] int32: where in `table` those of each row's path begin
+    begins             [sequences] int64, the first row of each chain that is attended as one
+    """
+
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    logit_rows: NDArray[np.int64]
+    table: NDArray[np.int32]
+    first: NDArray[np.int32]
+    begins: NDArray[np.int64]
 
 
 class Pages(Protocol):
@@ -30,10 +48,10 @@ class Pages(Protocol):
     table: NDArray[np.int32]
 
     def take(self) -> int:
-        """One that nobody has."""
+        """A free page."""
 
     def give_back(self, pages: Iterable[int]) -> None:
-        """Let others have pages that were taken."""
+        """Free pages that were taken."""
 
     def duplicate(self, sources: Sequence[int], copies: Sequence[int]) -> None:
         """Copy what each of `sources` holds."""
@@ -105,8 +123,8 @@ class _PlannedRows:
         self.copies[page] = self.copies.get(source, source)
 
 
-class BranchLayout(OneLaneEach):
-    """Implements `plan.Layout` with passes that attend nothing together.
+class PageLayout(Sessions):
+    """Implements `interface.Layout` with pages: every row looks its places up by itself.
 
     pending       most unconfirmed entries of a session; each takes one page at most
     joins_chunks  long chains are attended as one: sooner, and their bits depend on what they share
@@ -141,34 +159,30 @@ class BranchLayout(OneLaneEach):
             followed.add(parent)
         return count
 
-    def plan(self, batch: Sequence[SequenceTokens]) -> Pass:
+    def plan(self, batch: Sequence[SequenceTokens]) -> PagedPass:
+        """Give the rows entries, each in a page of its path."""
         planned = _PlannedRows()
         for rows in batch:
             self._append(rows, planned)
         first, again = planned.first, planned.again
         if planned.copies:
             self._pages.duplicate(list(planned.copies.values()), list(planned.copies))
-        begins = first.begins + [len(first.tokens) + row for row in again.begins]
-        logit_rows = last_rows([len(rows.tokens) for rows in batch], batch)
-        if logit_rows is None and again.tokens:
-            logit_rows = np.arange(len(first.tokens))
         lanes = np.array(first.lanes + again.lanes, np.int64)
-        positions = np.array(first.positions + again.positions, np.int64)
-        return Pass(
+        table, first_pages = self._tables(lanes, first.paths + again.paths)
+        return PagedPass(
             tokens=np.array(first.tokens + again.tokens, np.int64),
-            positions=positions,
-            destination=Scattered(lanes, positions),
-            groups=[],
-            scatter=None,
-            logit_rows=logit_rows,
-            pages=RowPages(*self._tables(lanes, first.paths + again.paths), np.array(begins)),
+            positions=np.array(first.positions + again.positions, np.int64),
+            logit_rows=wanted_logit_rows(batch),
+            table=table,
+            first=first_pages,
+            begins=np.array(first.begins + [len(first.tokens) + row for row in again.begins]),
         )
 
     def _append(self, rows: SequenceTokens, planned: _PlannedRows) -> None:
         """Give rows entries, each in the page of the one above or in a copy of it."""
         tree, first = self._trees[rows.session], len(self._trees[rows.session].paths)
         check_pending(rows.parents, first, len(rows.tokens), self._pending)
-        start, size = self._sessions.length[rows.session], self._pages.page
+        start, size = self.lengths[rows.session], self._pages.page
         joins = self._joins_chunks and rows.parents is None and len(rows.tokens) > SHORT
         parents = range(-1, len(rows.tokens) - 1) if rows.parents is None else rows.parents
         for token, parent in zip(rows.tokens, parents, strict=True):
@@ -198,7 +212,7 @@ class BranchLayout(OneLaneEach):
     def _tables(
         self, lanes: NDArray[np.int64], paths: list[Path]
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Table and first of `RowPages`. Neighbouring rows of one path look at the same."""
+        """Table and first of `PagedPass`. Neighbouring rows of one path look at the same."""
         size = self._pages.page
         width = self._pages.table.shape[1]
         first = np.empty(len(paths), np.int32)
@@ -208,7 +222,7 @@ class BranchLayout(OneLaneEach):
             lane, path = int(lanes[row]), paths[row]
             if lane != below[0] or below[1][: len(path)] != path:
                 below = lane, path
-                begins = self._sessions.length[lane] // size
+                begins = self.lengths[lane] // size
                 table = self._pages.table[lane].copy()
                 table[begins : begins + len(path)] = path
                 tables.append(table)
@@ -218,7 +232,7 @@ class BranchLayout(OneLaneEach):
     def commit_kv(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
         """The pages that the prefix fills become its lane's."""
         tree, size = self._trees[session], self._pages.page
-        start = self._sessions.length[session]
+        start = self.lengths[session]
         stop = start + len(confirmed)
         begins, fills = start // size, stop // size - start // size
         path = tree.paths[confirmed[-1]] if confirmed else tree.end
@@ -233,4 +247,4 @@ class BranchLayout(OneLaneEach):
             after.filled[page] = max(after.filled.get(page, 0), (stop + depth) % size + 1)
         self._pages.give_back(tree.filled.keys() - after.filled.keys() - {*path[:fills]})
         self._trees[session] = after
-        self._sessions.length[session] = stop
+        self.lengths[session] = stop

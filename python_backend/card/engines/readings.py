@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.calibration.interface import ConfigurableEngine
 from card.engines.interface import FOLLOWS_PREFIX, Engine, SequenceTokens
+from card.engines.options import EngineOptions
 
 CHECKED_TOKENS = 72
 """More than one block of positions (64 in torch)."""
@@ -24,6 +25,13 @@ def random_tokens(engine: Engine, count: int) -> list[int]:
     return [int(token) for token in generator.integers(0, engine.vocabulary, count)]
 
 
+class ReadEngine(Engine, Protocol):
+    """An engine whose options say what its passes may hold."""
+
+    @property
+    def options(self) -> EngineOptions: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Reader:
     """Reads texts with an engine.
@@ -31,7 +39,7 @@ class Reader:
     alone  as of `Engine.forward`
     """
 
-    engine: ConfigurableEngine
+    engine: ReadEngine
     alone: bool = False
 
     def text(
@@ -63,16 +71,16 @@ class Reader:
         engine.close_session(other)
         return np.stack(found)
 
-    def in_branches(self, tokens: Sequence[int]) -> list[NDArray[np.float32]]:
-        """The same where every pass also holds a wrong branch, without and with another session;
-        nothing where passes hold no branches."""
+    def beside_wrong_paths(self, tokens: Sequence[int]) -> list[NDArray[np.float32]]:
+        """The same where every pass also holds a wrong path, without and with another session;
+        empty where passes hold one path."""
         return [
-            self._in_branches(tokens, shared=shared)
+            self._beside_wrong_paths(tokens, shared=shared)
             for shared in (False, True)
-            if self.engine.options.branches > 1
+            if self.engine.options.paths > 1
         ]
 
-    def _in_branches(self, tokens: Sequence[int], *, shared: bool) -> NDArray[np.float32]:
+    def _beside_wrong_paths(self, tokens: Sequence[int], *, shared: bool) -> NDArray[np.float32]:
         engine = self.engine
         other, session = engine.open_session(), engine.open_session()
         found = []

@@ -1,0 +1,269 @@
+"""What an engine finds out about itself at load: whether rows are independent, bit by bit, and what
+a pass costs.
+
+Rows that are independent are what makes a text the same with and without candidates. `readings`
+reads one text in many ways; this module compares the bits, takes the cheapest variant of the engine
+whose rows are independent, and measures its passes.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Self
+
+from card.engines.interface import Engine, EngineError, SequenceTokens
+from card.engines.options import EngineOptions
+from card.engines.readings import (
+    CHECKED_TOKENS,
+    ReadEngine,
+    Reader,
+    drop,
+    equal_bits,
+    random_tokens,
+)
+from card.engines.row_costs import RowCosts
+
+log = logging.getLogger(__name__)
+
+_SIDE_BY_SIDE = (1, 1, 6)
+_COST_CONTEXT = 256
+_COST_ROUNDS = 4
+_COST_BUDGET_S = 1.0
+"""No round of measuring begins later; the first is always made."""
+_SETTLING_PASSES = 3
+_SETTLING_MS = 25.0
+"""So many passes, or for so long, until the weights lie as near as they come to lie: a cache that
+held those of other decoders, or threads, is not filled by one pass."""
+
+
+class ConfigurableEngine(ReadEngine, Protocol):
+    """An engine whose buffers can be laid out anew around the same weights."""
+
+    row_invariant: bool
+
+    @property
+    def variants(self) -> Sequence[EngineOptions]:
+        """What to try, cheapest first, until rows no longer influence each other."""
+
+    def know_costs(self, costs: RowCosts) -> None: ...
+
+    @property
+    def awaits_decoders(self) -> bool:
+        """Whether others, which compute sooner, take the place of its decoders soon."""
+
+    @property
+    def costed_rows(self) -> Sequence[int]:
+        """Rows of passes to measure: others are padded to these, or cost about as much."""
+
+    @property
+    def examination_s(self) -> float:
+        """Seconds for the check of its rows."""
+
+    def reconfigured(self, options: EngineOptions) -> Self: ...
+
+
+AnyEngine = TypeVar("AnyEngine", bound=ConfigurableEngine)
+
+
+# --- the same bits --------------------------------------------------------------------------------
+
+
+def check_row_invariance(engine: ConfigurableEngine) -> bool:
+    """Whether one text's logits are the same bits however its rows are put into passes.
+
+    Compares one row at a time with prefill chunks, chains of several lengths, another session's
+    place, a pass shared with a second session, a subtree with a wrong path, rows far behind the
+    beginning, and such rows beside others near it, in this order. After `examination_s` the
+    comparisons that were made decide: the log says how many. Passes have as many threads as they
+    ever may; that these do not matter is checked by `check_alone`. The engine must have 2 sessions.
+    Raises `EngineError` if logits are not finite.
+    """
+    until = time.monotonic() + engine.examination_s
+    for made, same in enumerate(_comparisons(Reader(engine, alone=True)), 1):
+        if not same:
+            return False
+        if time.monotonic() > until:
+            log.warning("rows were compared as long as allowed: the same in all %d cases", made)
+            break
+    return True
+
+
+def _comparisons(reader: Reader) -> Iterator[bool]:
+    """Whether bits are the same in one case after another."""
+    tokens = random_tokens(reader.engine, CHECKED_TOKENS)
+    few = tokens[:8]
+    # Too little padding shows at once.
+    yield equal_bits(reader.text(few, [1] * 8), reader.text(few, [8]))
+    expected = reader.text(tokens, [1] * len(tokens))
+    if not np.isfinite(expected).all():
+        raise EngineError("the model's logits are not finite; is its checkpoint damaged?")
+    for chunks in ([64, 8], [2, 3, 5, 8, 16, 32, 6]):
+        yield equal_bits(reader.text(tokens, chunks), expected)
+    yield equal_bits(reader.text(tokens, [40, 32], first=True), expected)
+    yield equal_bits(reader.text(tokens, [1] * 4 + [3] * 4 + [8] * 7, shared=True), expected)
+    for found in reader.beside_wrong_paths(tokens):
+        yield equal_bits(found, expected)
+    yield _same_far_rows(reader, expected)
+
+
+def _same_far_rows(reader: Reader, near_alone: NDArray[np.float32]) -> bool:
+    """Whether rows far behind the beginning and rows near it may share passes, and rows of one
+    session.
+
+    near_alone  logits of the first tokens, one row in each pass
+    """
+    engine = reader.engine
+    far, last = reader.up_to_the_last(min(100, engine.most_rows))
+    near, first = engine.open_session(), random_tokens(engine, len(last))
+    far_alone = reader.dropped_rows(far, last)
+    (alone,) = reader.dropped_rows(far, last[:1])
+    found: dict[int, list[NDArray[np.float32]]] = {far: [], near: []}
+    for count in _SIDE_BY_SIDE:
+        at = slice(len(found[far]), len(found[far]) + count)
+        if not last[at]:  # of a short context
+            break
+        batch = [SequenceTokens(far, last[at]), SequenceTokens(near, first[at])]
+        found_logits = engine.forward(batch, alone=reader.alone)
+        for rows, logits in zip(batch, found_logits, strict=True):
+            found[rows.session] += [logits.row(row) for row in range(len(rows.tokens))]
+            engine.commit_kv(rows.session, range(len(rows.tokens)))
+    engine.close_session(far)
+    engine.close_session(near)
+    return (
+        equal_bits(alone, far_alone[0])
+        and equal_bits(np.stack(found[far]), np.stack(far_alone))
+        and equal_bits(np.stack(found[near]), near_alone[: len(first)])
+    )
+
+
+def same_bits(one: ConfigurableEngine, other: ConfigurableEngine) -> bool:
+    """Whether both compute the same bits, where `other` has decoders for its `graph_rows`: in
+    passes that fill each of these and in passes that do not, of one session and shared with a
+    second, on each number of threads. Both must have 2 sessions."""
+    counts = list(_fitting_counts(other.options.graph_rows, one.context))
+    tokens = random_tokens(one, sum(counts))
+    same = True
+    for shared in (False, True):
+        expected = Reader(one).text(tokens, counts, shared=shared)
+        for alone in {False, bool(other.options.threads_alone)}:
+            found = Reader(other, alone).text(tokens, counts, shared=shared)
+            same = same and equal_bits(found, expected)
+    return same
+
+
+def _fitting_counts(sizes: Sequence[int], most: int) -> Iterator[int]:
+    """Rows of passes that fill decoders of these sizes, with another session's row or without, as
+    far as so many positions reach."""
+    for count in (count for rows in sorted(sizes) for count in (rows, rows - 1)):
+        if 0 < count <= most:
+            most -= count
+            yield count
+
+
+def check_alone(engine: ConfigurableEngine) -> bool:
+    """Whether passes have the same bits on `threads_alone` threads: of one session and of two, of
+    few rows and of many, with wrong paths, and far behind the beginning. The engine must have 2
+    sessions.
+
+    Whether more threads save time is not measured: on a machine that was busy at that moment they
+    seemed not to, and the target kept to few for good (benchmarks/NOTES.md).
+    """
+    if not engine.options.threads_alone:
+        return True
+    pairs = zip(_readings(Reader(engine)), _readings(Reader(engine, alone=True)), strict=True)
+    return all(equal_bits(one, other) for one, other in pairs)
+
+
+def _readings(reader: Reader) -> list[NDArray[np.float32]]:
+    tokens = random_tokens(reader.engine, CHECKED_TOKENS)
+    return [
+        reader.text(tokens, [64, 8]),
+        reader.text(tokens, [1, 2, 3, 4, 8, 16, 32, 6], shared=True),
+        *reader.beside_wrong_paths(tokens),
+        *reader.far(64, [1, 4, 1, 6, 4]),
+    ]
+
+
+# --- the cheapest way in which rows are independent -----------------------------------------------
+
+
+def make_row_invariant(
+    engine: AnyEngine, check: Callable[[ConfigurableEngine], bool] = check_row_invariance
+) -> AnyEngine:
+    """The cheapest variant of the engine whose rows are independent, marked accordingly; with
+    `threads_alone` if these change no bit.
+
+    If none is, the engine comes back as it was with `row_invariant` False.
+    """
+    trial = engine
+    for options in engine.variants:
+        # Of the trial before: what that had to load anew may serve this one as well.
+        trial = trial.reconfigured(
+            replace(options, sessions=options.examined_sessions, kept_tokens=0)
+        )
+        if check(trial):
+            if not check_alone(trial):
+                options = replace(options, threads_alone=0)
+            return known_invariant(trial, options)
+    return engine
+
+
+def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:
+    """The engine with options that are known to make its rows independent, marked so."""
+    chosen = engine.reconfigured(options)
+    chosen.row_invariant = True
+    return chosen
+
+
+# --- what passes cost -----------------------------------------------------------------------------
+
+
+def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
+    """Median milliseconds of a one-session pass by rows, at a middling context length, and what
+    share of its time a pass of one row takes while no other model computes."""
+    session = engine.open_session()
+    context = min(_COST_CONTEXT, engine.context - max(engine.costed_rows) - 1)
+    prompt = random_tokens(engine, max(1, context))
+    for start in range(0, len(prompt), 64):
+        chunk = prompt[start : start + 64]
+        engine.forward([SequenceTokens(session, chunk, logits=0 if start else 1)])
+        engine.commit_kv(session, range(len(chunk)))
+    costs: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
+    alone: list[float] = []
+    # Round after round over all row counts, so that a disturbance spreads over the whole curve.
+    ends_s = time.monotonic() + _COST_BUDGET_S
+    for done in range(_COST_ROUNDS):
+        if done and time.monotonic() > ends_s:
+            break
+        if engine.options.threads_alone:
+            alone += settled_ms(engine, [SequenceTokens(session, prompt[:1])], alone=True)
+        for rows, taken in costs.items():
+            taken += settled_ms(engine, [SequenceTokens(session, prompt[:1] * rows)])
+    engine.close_session(session)
+    pass_ms = {rows: statistics.median(taken) for rows, taken in costs.items()}
+    share = min(1.0, statistics.median(alone) / pass_ms[1]) if alone else 1.0
+    return RowCosts(pass_ms, share)
+
+
+def settled_ms(engine: Engine, batch: list[SequenceTokens], *, alone: bool = False) -> list[float]:
+    """What two of these passes take once they have settled."""
+    settling: list[float] = []
+    while len(settling) < _SETTLING_PASSES and sum(settling) < _SETTLING_MS:
+        settling.append(_batch_ms(engine, batch, alone=alone))
+    return [_batch_ms(engine, batch, alone=alone) for _ in range(2)]
+
+
+def _batch_ms(engine: Engine, batch: list[SequenceTokens], *, alone: bool) -> float:
+    started = time.perf_counter()
+    engine.forward(batch, alone=alone)
+    taken = (time.perf_counter() - started) * 1e3
+    drop(engine, batch)
+    return taken

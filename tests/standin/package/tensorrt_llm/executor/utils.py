@@ -1,2 +1,0 @@
-class RequestError(RuntimeError):
-    """One request failed; the engine goes on."""
