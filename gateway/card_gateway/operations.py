@@ -96,7 +96,10 @@ class Operations:
         """What evaluation harnesses that have no tokenizer of their own ask of vLLM."""
         self._tokenizer()
         template = self._template
-        told = {**template.special_tokens, "chat_template": template.source}
+        told = {
+            **template.special_tokens,
+            "chat_template": template.source if template.is_own else "",
+        }
         return {name: text for name, text in told.items() if text}
 
     async def detokenize(self, body: DetokenizeBody) -> dict[str, str]:
