@@ -107,7 +107,7 @@ def from_validation(error: ValidationError) -> ApiError:
     """What is wrong with a body; of several problems, the one deepest inside it."""
     problem = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
     if not problem["loc"]:
-        return refused(None, _allowed(problem))
+        return ApiError(400, _allowed(problem))
     *way, last = problem["loc"]
     # An unknown field may have any name.
     unknown = problem["type"] == "extra_forbidden"
@@ -117,6 +117,8 @@ def from_validation(error: ValidationError) -> ApiError:
         return refused(param, f"{param} is missing", "missing_required_parameter")
     if unknown:
         return refused(param, f"{param or repr(param)} is not known here", "unknown_parameter")
+    if problem["type"] == "too_long":
+        return refused(param, f"{param} {problem['msg']}")
     return refused(param, f"{param} is {_shown(problem['input'])}; {_allowed(problem)}")
 
 
@@ -147,8 +149,6 @@ def _allowed(problem: Mapping[str, Any]) -> str:
         return _IN_JSON[problem["type"]]
     if problem["type"] == "union_tag_invalid":
         return f"its type should be one of {problem['ctx']['expected_tags']}".replace("'", '"')
-    if problem["type"] == "too_long":
-        return f"it should have at most {problem['ctx']['max_length']} items"
     words = re.sub("^(Input|List|String) should", "it should", problem["msg"]).removeprefix(
         "Value error, "
     )

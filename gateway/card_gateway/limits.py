@@ -44,7 +44,7 @@ class AtMost:
     ) -> CoreSchema:
         schema = handler(source)
         if schema["type"] == "list":
-            schema["fail_fast"] = True
+            schema = {**schema, "fail_fast": True}
         return core_schema.no_info_before_validator_function(self.check, schema)
 
     def check(self, value: Any) -> Any:
@@ -52,7 +52,7 @@ class AtMost:
         if isinstance(value, list | dict) and len(value) > self.most:
             what = "items" if isinstance(value, list) else "fields"
             raise PydanticCustomError(
-                "too_long", f"it has {len(value)} {what}; at most {self.most} are taken"
+                "too_long", f"has {len(value)} {what}; at most {self.most} are taken"
             )
         return value
 
