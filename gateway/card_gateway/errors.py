@@ -104,8 +104,11 @@ def from_triton(error: CardError, guided_by: str | None = None) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """What is wrong with a body; of several problems, the one deepest inside it."""
-    problem = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
+    """What is wrong with a body: of several problems one of too many items, else the deepest."""
+    problem = max(
+        error.errors(include_url=False),
+        key=lambda one: (one["type"] == "too_long", len(one["loc"])),
+    )
     if not problem["loc"]:
         return ApiError(400, _allowed(problem))
     *way, last = problem["loc"]

@@ -92,7 +92,7 @@ def test_metrics_have_no_series_when_clients_invent_names(whole: RunningGateway)
         ),
         ("/v1/chat/completions", CHAT | {"tools": [TOOL] * (MOST_TOOLS + 1)}, "tools"),
         ("/v1/completions", PROMPT | {"prompt": [-1] * 200_000}, "prompt.0"),
-        ("/v1/completions", PROMPT | {"prompt": [[]] * 200_000}, "prompt"),
+        ("/v1/completions", PROMPT | {"prompt": [[]] * 200_000}, "prompt.0"),
         ("/v1/completions", PROMPT | {"stop": ["x"] * 200_000}, "stop"),
         ("/v1/completions", PROMPT | {"stop": [0] * 50_000}, "stop.0"),
         ("/v1/completions", PROMPT | {"bad_words": [0] * 50_000}, "bad_words.0"),
