@@ -16,7 +16,6 @@ from card_gateway.limits import (
     MOST_ANSWERS,
     MOST_MESSAGES,
     MOST_PROMPT_TOKENS,
-    MOST_TEXTS,
     MOST_TOKENS,
     AtMost,
     Few,
@@ -33,7 +32,6 @@ DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's, for a completion that names no limit; a chat then has the server's own."""
 
 _TokenIds = Annotated[list[TokenId], Field(min_length=1), AtMost(MOST_PROMPT_TOKENS)]
-_MANY = AtMost(MOST_TEXTS)
 
 
 class CompletionBody(SamplingBody):
@@ -41,7 +39,7 @@ class CompletionBody(SamplingBody):
 
     not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = {**NOT_OFFERED, **TOOLS}
 
-    prompt: Text | Annotated[list[Text], _MANY] | _TokenIds | Annotated[list[_TokenIds], _MANY]
+    prompt: Text | Few[list[Text]] | _TokenIds | Few[list[_TokenIds]]
     max_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | Literal[False] | None = None
     echo: bool | None = None

@@ -104,10 +104,10 @@ def from_triton(error: CardError, guided_by: str | None = None) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """What is wrong with a body: of several problems one of too many items, else the deepest."""
+    """What is wrong with a body; of several problems, the one deepest inside it."""
     problem = max(
         error.errors(include_url=False),
-        key=lambda one: (one["type"] == "too_long", len(one["loc"])),
+        key=lambda one: (len(one["loc"]), one["type"] == "too_long"),
     )
     if not problem["loc"]:
         return ApiError(400, _allowed(problem))
