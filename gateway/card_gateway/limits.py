@@ -26,6 +26,7 @@ MOST_ENTRIES = 65_536
 MOST_MESSAGES = 4096
 """Messages or items of a conversation, parts of one message, calls in one message."""
 MOST_TOOLS = 256
+MOST_BIASES = 4096
 MOST_PROMPT_TOKENS = 1 << 20
 MOST_TOKENIZED_BYTES = 256 << 10
 """Of a text for `/tokenize`; of half as many ids for `/detokenize`."""

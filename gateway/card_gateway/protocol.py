@@ -9,7 +9,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S = 10.0
 """Within which a client must send the head of a request that it has begun, or of its first."""
-READ_BYTES = 8192
+READ_BYTES = 4096
 """Read at once: a body in chunks of one byte costs the event loop 20 microseconds for each."""
 HEAD_BYTES = 32 << 10
 

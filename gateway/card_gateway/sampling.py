@@ -13,7 +13,15 @@ from pydantic import Field, model_validator
 
 from card_client import GenerateRequest
 from card_gateway.errors import refused
-from card_gateway.limits import MOST_ANSWERS, MOST_TEXTS, MOST_TOKENS, Few, Talk
+from card_gateway.limits import (
+    MOST_ANSWERS,
+    MOST_BIASES,
+    MOST_TEXTS,
+    MOST_TOKENS,
+    AtMost,
+    Few,
+    Talk,
+)
 from card_gateway.messages import Part, TextPart, text_of
 from card_gateway.neutral import NOT_OFFERED, without_what_asks_for_nothing
 from card_gateway.structured import GuidedFields, NvExt
@@ -75,7 +83,9 @@ class SamplingBody(GuidedFields):
     prediction: Prediction | None = None
     """What the text may well say. It makes candidates, so it changes speed alone."""
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
-    logit_bias: Few[dict[str, Annotated[float, Field(ge=-100, le=100)]]] | None = None
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], AtMost(MOST_BIASES)] | None
+    ) = None
     # Beyond OpenAI's API.
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
