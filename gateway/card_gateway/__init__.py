@@ -19,7 +19,7 @@
 `protocol`   HTTP with bounds on connections
 `several`    several texts of one request, side by side
 `tokens`     the texts of tokens, in log-probabilities and in what speculation did
-`scores`     how log-probabilities are told
+`scores`     log-probabilities in an answer
 `usage`      what an answer took, and what speculation made of it
 `answer`     the JSON of completions, chat completions and their chunks
 `events`     server-sent events

@@ -40,8 +40,8 @@ class RequireKey:
 class RequireHost:
     """Answers 403 unless the header Host names one of `hosts` or this machine, but at `/health`.
 
-    A browser sends the name under which a page was loaded. A page of a stranger can have its name
-    lead to this machine, but it cannot change that header.
+    A browser sends the name under which a page was loaded. The owner of a page can have its name
+    lead to this machine, but no page can change that header.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:

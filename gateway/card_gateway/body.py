@@ -14,6 +14,7 @@ from card_gateway.errors import refused
 from card_gateway.limits import (
     MOST_ALTERNATIVES,
     MOST_ANSWERS,
+    MOST_FIELDS,
     MOST_MESSAGES,
     MOST_PROMPT_TOKENS,
     MOST_TOKENS,
@@ -97,7 +98,7 @@ class ChatBody(SamplingBody):
     max_completion_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
-    chat_template_kwargs: Few[dict[str, JsonValue]] | None = None
+    chat_template_kwargs: Annotated[dict[str, JsonValue], AtMost(MOST_FIELDS)] | None = None
     """Further variables of the chat template."""
     reasoning_effort: str | None = None
     """A variable of the chat template, too."""
@@ -127,7 +128,7 @@ class ChatBody(SamplingBody):
 
     @cached_property
     def tool_use(self) -> ToolUse:
-        """What the model is told of tools. Raises `ApiError`."""
+        """The tools that the model sees. Raises `ApiError`."""
         return tool_use(self.tools, self.tool_choice, self.parallel_tool_calls)
 
     @property

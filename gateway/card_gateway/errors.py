@@ -17,7 +17,7 @@ from card_client import CardError
 
 _STATUS = {
     "INVALID_ARGUMENT": 400,
-    "NOT_FOUND": 503,  # Triton does not know the model that this gateway was told to ask
+    "NOT_FOUND": 503,  # Triton does not know the model that this gateway asks
     "PERMISSION_DENIED": 403,
     "RESOURCE_EXHAUSTED": 429,
     "UNAVAILABLE": 503,

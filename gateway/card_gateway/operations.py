@@ -15,7 +15,7 @@ from card_client import CardClient, CardError
 from card_client.chat_template import ChatTemplate
 from card_gateway.errors import ApiError, refused
 from card_gateway.figures import Figures
-from card_gateway.limits import MOST_MESSAGES, MOST_TOKENIZED_BYTES, AtMost, Few, Tools
+from card_gateway.limits import MOST_FIELDS, MOST_MESSAGES, MOST_TOKENIZED_BYTES, AtMost, Tools
 from card_gateway.messages import Message
 from card_gateway.reading import Workers, body_of, parsed
 from card_gateway.template import prompt_of
@@ -37,7 +37,7 @@ class TokenizeBody(_Body):
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
     tools: Tools[Tool] | None = None
-    chat_template_kwargs: Few[dict[str, JsonValue]] | None = None
+    chat_template_kwargs: Annotated[dict[str, JsonValue], AtMost(MOST_FIELDS)] | None = None
 
 
 class DetokenizeBody(_Body):

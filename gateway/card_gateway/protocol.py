@@ -18,7 +18,7 @@ class Http(H11Protocol):
     """Makes room for a new connection where `limit_concurrency` are open: the connection that has
     waited longest for a request is closed, one without any request before the others.
 
-    uvicorn itself answers 503 to everybody instead. How many requests are open at a time is for
+    uvicorn itself would answer 503 to every client. How many requests are open at a time is for
     `admission.LimitRequests`.
     """
 

@@ -34,7 +34,7 @@ class Workers:
     """Two threads beside the event loop: one for small requests, one for large ones.
 
     One thread alone can compute beside the loop without holding it up for more than a few
-    milliseconds: Python passes its lock on that often.
+    milliseconds: Python hands its lock over that often.
     """
 
     def __init__(self) -> None:

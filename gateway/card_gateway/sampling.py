@@ -16,6 +16,7 @@ from card_gateway.errors import refused
 from card_gateway.limits import (
     MOST_ANSWERS,
     MOST_BIASES,
+    MOST_FIELDS,
     MOST_TEXTS,
     MOST_TOKENS,
     AtMost,
@@ -51,7 +52,7 @@ class StreamOptions(Part):
 
 
 class Prediction(Part):
-    """What the client expects to be written."""
+    """The text that the client expects."""
 
     type: Literal["content"]
     content: str | Talk[TextPart]
@@ -72,16 +73,16 @@ class SamplingBody(GuidedFields):
     stop: str | Few[list[str]] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    # Who asks and what for: accepted, without effect.
+    # Accepted, without effect: they describe the client.
     user: str | None = None
-    metadata: Few[dict[str, str]] | None = None
+    metadata: Annotated[dict[str, str], AtMost(MOST_FIELDS)] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     service_tier: str | None = None
     store: bool | None = None
     prediction: Prediction | None = None
-    """What the text may well say. It makes candidates, so it changes speed alone."""
+    """The text that the client expects. It makes candidates, so it changes speed alone."""
     n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
     logit_bias: (
         Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], AtMost(MOST_BIASES)] | None
@@ -134,7 +135,7 @@ class SamplingBody(GuidedFields):
 
     @property
     def answers(self) -> int:
-        """Texts that are told of each prompt."""
+        """Texts that an answer has for each prompt."""
         return self.n or 1
 
     @property
@@ -144,7 +145,7 @@ class SamplingBody(GuidedFields):
 
     @property
     def is_prompt_alone(self) -> bool:
-        """Whether nothing of what is generated is told: a completion may ask for that."""
+        """Whether the answer leaves out what is generated: a completion may ask for that."""
         return self.max_tokens == 0
 
     @property
@@ -163,7 +164,7 @@ class SamplingBody(GuidedFields):
 
     @property
     def alternatives(self) -> int:
-        """Likeliest tokens that are told at each position."""
+        """Likeliest tokens that an answer has at each position."""
         raise NotImplementedError
 
     @property

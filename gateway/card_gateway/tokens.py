@@ -79,7 +79,7 @@ class TraceTexts:
     """Tells the text of each token once, beside the events of an answer that name it first."""
 
     def __init__(self, tokens: TokenTexts | None) -> None:
-        """`tokens` is None where the gateway has no tokenizer: then nothing is told but ids."""
+        """Without a tokenizer `tokens` is None, and the texts are left out."""
         self._tokens = tokens
         self._told: set[int] = set()
 

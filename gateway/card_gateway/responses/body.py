@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from card_gateway.body import ChatBody
 from card_gateway.errors import refused
-from card_gateway.limits import MOST_ALTERNATIVES, MOST_TOOLS, AtMost, Few, Talk, Tools
+from card_gateway.limits import MOST_ALTERNATIVES, MOST_FIELDS, MOST_TOOLS, AtMost, Few, Talk, Tools
 from card_gateway.messages import Message, Part
 from card_gateway.neutral import NOT_OFFERED
 from card_gateway.responses.items import Item, messages_of
@@ -116,7 +116,7 @@ class ResponseBody(SamplingBody):
     include: Few[list[str]] | None = None
     """Further parts of the answer; but for log-probabilities they belong to what is not offered."""
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
-    chat_template_kwargs: Few[dict[str, JsonValue]] | None = None
+    chat_template_kwargs: Annotated[dict[str, JsonValue], AtMost(MOST_FIELDS)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ResponseBody:
@@ -127,10 +127,10 @@ class ResponseBody(SamplingBody):
             )
         if self.wants_log_probs and self.tools:
             raise refused(
-                "include", f"include has {LOG_PROBABILITIES}, which are not told beside tools"
+                "include", f"include has {LOG_PROBABILITIES}, which no answer has beside tools"
             )
         if self.return_trace:
-            raise refused("return_trace", "return_trace is told by streams of chat completions")
+            raise refused("return_trace", "return_trace is for the other routes")
         return self
 
     @property
