@@ -1,23 +1,17 @@
 """Messages of a chat become one prompt, by the chat template of the model's tokenizer.
 
-The names a template may use are those that Hugging Face's `apply_chat_template` offers; it runs in
-Jinja's sandbox, because it comes with the model.
+The names that a template may use are those of Hugging Face's `apply_chat_template`. The template
+runs in Jinja's sandbox and in a process with bounds, because it comes with the model.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NoReturn
-
-from jinja2 import Template, TemplateError, meta, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any
 
 from card_client.errors import invalid
+from card_client.template_process import TEMPLATES
 
 _PLAIN = """\
 {%- for message in messages -%}
@@ -43,20 +37,21 @@ class ChatTemplateError(ValueError):
 class ChatTemplate:
     """How one model wants a conversation written down.
 
+    source         the template in Jinja's language
     stop_words     texts that end an answer beside those a request names
     leading_token  text of the token that the server's tokenizer puts before every prompt by
                    itself; "" if there is none
     knows_tools    the template writes down the tools that it is given
-    source         the template as the model's files have it; "" if they have none
+    is_own         the model's files have the template
     problem        why the template cannot be used at all; "" if it can
     """
 
-    template: Template
+    source: str
     special_tokens: Mapping[str, str]
     stop_words: tuple[str, ...] = ()
     leading_token: str = ""
     knows_tools: bool = False
-    source: str = ""
+    is_own: bool = True
     problem: str = ""
 
     @classmethod
@@ -64,23 +59,22 @@ class ChatTemplate:
         cls, source: str, special_tokens: Mapping[str, str], leading_token: str = ""
     ) -> ChatTemplate:
         """A model's own template. Raises `ChatTemplateError`."""
-        environment = _environment()
-        try:
-            template = environment.from_string(source)
-            asks_for = meta.find_undeclared_variables(environment.parse(source))
-        except (TemplateError, RecursionError) as error:
-            raise ChatTemplateError(f"wrong chat template: {error}") from error
-        return cls(template, dict(special_tokens), (), leading_token, "tools" in asks_for, source)
+        answer = TEMPLATES.ask(source, None)
+        if "asks_for" not in answer:
+            why = answer.get("refused") or answer["exceeded"]
+            raise ChatTemplateError(f"wrong chat template: {why}")
+        knows_tools = "tools" in answer["asks_for"]
+        return cls(source, dict(special_tokens), (), leading_token, knows_tools)
 
     @classmethod
     def plain(cls) -> ChatTemplate:
         """For a model that brings none: a transcript that a base model can continue."""
-        return cls(_environment().from_string(_PLAIN), {}, _PLAIN_STOPS)
+        return cls(_PLAIN, {}, _PLAIN_STOPS, is_own=False)
 
     @classmethod
     def unusable(cls, problem: str) -> ChatTemplate:
         """In place of a template that cannot be used: it refuses every conversation."""
-        return cls(_environment().from_string(""), {}, problem=problem)
+        return cls("", {}, is_own=False, problem=problem)
 
     def render(
         self,
@@ -92,78 +86,32 @@ class ChatTemplate:
 
         tools  the functions that the model may call, as OpenAI's chat completions take them
 
-        Raises `ChatTemplateError`.
+        Raises `ChatTemplateError`. The call waits for at most `template_process.CPU_S` seconds of
+        the template's computing.
         """
         if self.problem:
             raise ChatTemplateError(self.problem)
-        try:
-            prompt = self.template.render(
-                {
-                    # Templates ask whether these are none, which something undefined is not.
-                    "documents": None,
-                    "tools": None,
-                    **self.special_tokens,
-                    **(variables or {}),
-                    **({} if tools is None else {"tools": tools}),
-                    "messages": messages,
-                    "add_generation_prompt": True,
-                }
+        answer = TEMPLATES.ask(
+            self.source,
+            {
+                # Templates ask whether these are none, which something undefined is not.
+                "documents": None,
+                "tools": None,
+                **self.special_tokens,
+                **(variables or {}),
+                **({} if tools is None else {"tools": tools}),
+                "messages": messages,
+                "add_generation_prompt": True,
+            },
+        )
+        if "refused" in answer:
+            raise ChatTemplateError(
+                f"the chat template refuses these messages: {answer['refused']}"
             )
-        # Templates compute with what they are given, and fail in any of these ways.
-        except (
-            TemplateError,
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
-            raise ChatTemplateError(f"the chat template refuses these messages: {error}") from error
-        # The server's tokenizer adds it again.
-        return prompt.removeprefix(self.leading_token)
-
-
-class _GenerationTag(Extension):
-    """`{% generation %}` marks what the assistant wrote, for training; a prompt has it as it is."""
-
-    tags = {"generation"}  # noqa: RUF012 (Jinja declares it of instances)
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        begin = next(parser.stream)
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=begin.lineno)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    # Jinja's own escapes what HTML would misread, which has no place in a prompt.
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
+        if "exceeded" in answer:
+            raise ChatTemplateError(f"the chat template was stopped: {answer['exceeded']}")
+        # The server's tokenizer adds the leading token again.
+        return str(answer["text"]).removeprefix(self.leading_token)
 
 
 PARAMETERS = (

@@ -1,14 +1,19 @@
-"""Who may ask, and how much at a time: two layers around the application."""
+"""Which requests are answered: layers around the application."""
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Collection
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from card_gateway.errors import ApiError
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+PROBED = "/health"
+"""Probes ask it without a key and by any name, and it is answered when all else is refused."""
 
 
 class RequireKey:
@@ -22,7 +27,7 @@ class RequireKey:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in self._open_paths:
             scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
-            # In constant time: how long it takes tells nothing about the key.
+            # In constant time: how long the comparison takes tells nothing about the key.
             is_right = hmac.compare_digest(given.encode("latin-1"), self._expected)
             if scheme.lower() != "bearer" or not is_right:
                 message = "the API key is missing or wrong; send Authorization: Bearer <key>"
@@ -32,40 +37,66 @@ class RequireKey:
         await self._app(scope, receive, send)
 
 
-class CheckBody:
-    """Answers 415 to a compressed body, which would be no JSON, and 413 to one of more than `most`
-    bytes, however its length is announced."""
+class RequireHost:
+    """Answers 403 unless the header Host names one of `hosts` or this machine, but at `/health`.
+
+    A browser sends the name under which a page was loaded. The owner of a page can have its name
+    lead to this machine, but no page can change that header.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = {host.strip("[]").lower() for host in (*hosts, *LOOPBACK)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] != PROBED and "*" not in self._hosts:
+            host = Headers(scope=scope).get("host", "")
+            if _name_of(host) not in self._hosts:
+                message = (
+                    f"the host {host[:80]!r} is not served without an API key; start the gateway "
+                    "with a key, or with --allow-host and this name"
+                )
+                error = ApiError(403, message, code="host_not_allowed")
+                await error.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class LimitRequests:
+    """Answers 503 to a request whose body has arrived while `most` of them are open.
+
+    Requests without a body, such as probes, are not counted.
+    """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
         self._app = app
         self._most = most
+        self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        announced = headers.get("content-length", "")
-        encoding = headers.get("content-encoding", "").strip().lower()
-        if encoding not in ("", "identity"):
-            message = f"the body has Content-Encoding {encoding[:40]!r}; send it without any"
-            error = ApiError(415, message, code="unsupported_media_type")
-            await error.response()(scope, receive, send)
-            return
-        if announced.isdecimal() and int(announced) > self._most:
-            await self._too_large().response()(scope, receive, send)
-            return
-        received = 0
+        is_open = False
 
-        async def counted() -> Message:
-            nonlocal received
+        async def admitted() -> Message:
+            nonlocal is_open
             message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._most:
-                raise self._too_large()
+            is_whole = message["type"] == "http.request" and not message.get("more_body")
+            if is_whole and not is_open:
+                if self._open >= self._most:
+                    text = f"{self._most} requests are open, as many as are taken (--connections)"
+                    raise ApiError(503, f"{text}; try again")
+                is_open = True
+                self._open += 1
             return message
 
-        await self._app(scope, counted, send)
+        try:
+            await self._app(scope, admitted, send)
+        finally:
+            self._open -= is_open
 
-    def _too_large(self) -> ApiError:
-        return ApiError(413, f"the body is too large; at most {self._most} bytes are taken")
+
+def _name_of(host: str) -> str | None:
+    """Of a header Host without its port; None: it is none."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None

@@ -19,7 +19,7 @@ Json = dict[str, Any]
 class Answer(ABC):
     """One request's answer, whole or in chunks.
 
-    scores  how log-probabilities are told; None: not asked for
+    scores  makes log-probabilities; None: not asked for
     """
 
     prefix: str

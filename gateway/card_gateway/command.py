@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import os
 import socket
@@ -13,8 +14,9 @@ import uvicorn
 
 from card_client import CardError, Tls
 from card_client.chat_template import ChatTemplateError
-from card_gateway.app import Gateway, create_app
-from card_gateway.protocol import Http
+from card_gateway.app import create_app
+from card_gateway.protocol import HEAD_BYTES, Http
+from card_gateway.routes import Gateway
 from card_guard.descriptors import allow_descriptors
 
 KEY_VARIABLE = "CARD_GATEWAY_API_KEY"
@@ -47,9 +49,10 @@ def serve(
             envvar="CARD_GATEWAY_TOKENIZER",
         ),
     ] = None,
-    host: Annotated[str, _option("Address to listen on.", envvar="CARD_GATEWAY_HOST")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[
+        str,
+        _option("Address to listen on: IPv4, IPv6, or :: for both.", envvar="CARD_GATEWAY_HOST"),
+    ] = "127.0.0.1",
     port: Annotated[
         int, _option("Port to listen on.", min=1, max=65535, envvar="CARD_GATEWAY_PORT")
     ] = 9000,
@@ -57,10 +60,20 @@ def serve(
         Path | None, _option(f"File with the key that clients must send; or set ${KEY_VARIABLE}.")
     ] = None,
     body_bytes: Annotated[int, _option("Largest request body.", min=1)] = Gateway.body_bytes,
-    connections: Annotated[int, _option("Most connections at a time; more get 503.", min=1)] = 1024,
-    timeout_s: Annotated[float, _option("Seconds an answer may take.", min=0.001)] = (
-        Gateway.timeout_s
-    ),
+    connections: Annotated[
+        int,
+        _option(
+            "Most connections at a time: one more takes the place of an idle one. And most open "
+            "requests: one more gets 503.",
+            min=1,
+        ),
+    ] = Gateway.requests,
+    keep_alive_s: Annotated[
+        int, _option("Seconds after an answer until an idle connection is closed.", min=1)
+    ] = 75,
+    timeout_s: Annotated[
+        float, _option("Seconds an answer may take, all of its texts together.", min=0.001)
+    ] = Gateway.timeout_s,
     at_once: Annotated[int, _option("Texts of one request generated at a time.", min=1)] = (
         Gateway.at_once
     ),
@@ -68,12 +81,20 @@ def serve(
         list[str] | None,
         _option("Origin whose pages may ask from a browser, or '*'; may be repeated."),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        _option(
+            "Host name under which clients may ask without a key, beside this machine's own, or "
+            "'*'; may be repeated.",
+            envvar="CARD_GATEWAY_ALLOW_HOST",
+        ),
+    ] = None,
     page: Annotated[
         bool, _option("Answer / with a page that shows a text and its candidates as they come.")
     ] = False,
     drain_s: Annotated[int, _option("Seconds open answers may take after SIGTERM.", min=0)] = 30,
 ) -> None:
-    """Serve OpenAI's completions and chat completions from CARD on Triton."""
+    """Serve OpenAI's completions, chat completions and responses from CARD on Triton."""
     try:
         key = _api_key(api_key_file)
         trust = Tls.if_wanted(tls, tls_ca, tls_cert, tls_key)
@@ -89,25 +110,39 @@ def serve(
             at_once,
             tuple(allow_origin or ()),
             page,
+            (*(allow_host or ()), host),
+            connections,
         )
         application = create_app(gateway)
     except (ChatTemplateError, CardError, OSError) as error:
         _say(f"error: {error}")
         raise typer.Exit(LACKING) from None
     if key is None and not _is_loopback(host):
-        _say(f"warning: listening on {host} without an API key; set ${KEY_VARIABLE}")
+        _say(
+            f"warning: listening on {host} without an API key: only --allow-host and this "
+            f"machine's names are answered; set ${KEY_VARIABLE}"
+        )
     allow_descriptors()
-    uvicorn.run(
+    # What was made so far stays. A body of many small objects must not have it looked through.
+    gc.freeze()
+    gc.set_threshold(50_000, 50, 1000)
+    config = uvicorn.Config(
         application,
         http=Http,
-        host=host,
+        loop="asyncio",
+        host=host.strip("[]"),
         port=port,
         log_level="warning",
         access_log=False,
         server_header=False,
         limit_concurrency=connections,
+        timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=drain_s,
+        h11_max_incomplete_event_size=HEAD_BYTES,
     )
+    # A socket of its own takes IPv4 too, if the kernel lets it.
+    sockets = [config.bind_socket()] if config.host == "::" else None
+    uvicorn.Server(config).run(sockets)
 
 
 def _api_key(file: Path | None) -> str | None:

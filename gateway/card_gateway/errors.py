@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from card_client import CardError
 
 _STATUS = {
     "INVALID_ARGUMENT": 400,
-    "NOT_FOUND": 503,  # Triton does not know the model that this gateway was told to ask
+    "NOT_FOUND": 503,  # Triton does not know the model that this gateway asks
     "PERMISSION_DENIED": 403,
     "RESOURCE_EXHAUSTED": 429,
     "UNAVAILABLE": 503,
@@ -36,6 +37,9 @@ _FIELDS = {
     "return_prompt_log_probs": "echo",
 }
 """OpenAI's names of Triton's inputs, where they differ; a prompt may also be a chat."""
+
+CLIENT_CLOSED_REQUEST = 499
+"""The status that nginx uses; the client does not see it."""
 
 RETRY_S = 1
 """When to ask again after a server that was full or away."""
@@ -99,25 +103,25 @@ def from_triton(error: CardError, guided_by: str | None = None) -> ApiError:
     return ApiError(status, message, param=param, code=code)
 
 
-def from_validation(error: RequestValidationError) -> ApiError:
+def from_validation(error: ValidationError) -> ApiError:
     """What is wrong with a body; of several problems, the one deepest inside it."""
-    problem = max(error.errors(), key=lambda one: len(one["loc"]))
-    if problem["type"] == "json_invalid":
-        reason, place = problem["ctx"]["error"], problem["loc"][-1]
-        return ApiError(400, f"the body is not valid JSON: {reason} at character {place}")
+    problem = max(
+        error.errors(include_url=False),
+        key=lambda one: (len(one["loc"]), one["type"] == "too_long"),
+    )
+    if not problem["loc"]:
+        return ApiError(400, _allowed(problem))
     *way, last = problem["loc"]
-    # A field that nobody knows may have any name.
+    # An unknown field may have any name.
     unknown = problem["type"] == "extra_forbidden"
     path = [*filter(_names_a_field, way), *([last] if unknown or _names_a_field(last) else [])]
     param = ".".join(map(str, path))
-    if not path and problem["type"] == "string_unicode":
-        return ApiError(400, "the body holds the name of a field that is not valid Unicode text")
-    if not path:
-        return ApiError(400, "send a JSON object with the header Content-Type: application/json")
     if problem["type"] == "missing":
         return refused(param, f"{param} is missing", "missing_required_parameter")
     if unknown:
         return refused(param, f"{param or repr(param)} is not known here", "unknown_parameter")
+    if problem["type"] == "too_long":
+        return refused(param, f"{param} {problem['msg']}")
     return refused(param, f"{param} is {_shown(problem['input'])}; {_allowed(problem)}")
 
 
@@ -143,7 +147,7 @@ _IN_JSON = {
 
 
 def _allowed(problem: Mapping[str, Any]) -> str:
-    """What a field takes, in words for who writes JSON."""
+    """What a field takes, in the words of JSON."""
     if problem["type"] in _IN_JSON:
         return _IN_JSON[problem["type"]]
     if problem["type"] == "union_tag_invalid":
@@ -155,8 +159,8 @@ def _allowed(problem: Mapping[str, Any]) -> str:
 
 
 def _names_a_field(part: str | int) -> bool:
-    """Not `body`, nor one of the types that pydantic tried."""
-    return isinstance(part, int) or (part.isidentifier() and part not in ("body", "str"))
+    """False for a type that pydantic tried."""
+    return isinstance(part, int) or (part.isidentifier() and part != "str")
 
 
 def _shown(value: object) -> str:
@@ -164,15 +168,15 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-async def answer_error(request: Request, error: Exception) -> JSONResponse:
+async def answer_error(request: Request, error: Exception) -> Response:
     """The exception handler for everything that can go wrong."""
+    if isinstance(error, ClientDisconnect):
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
     if isinstance(error, CardError):
         error = from_triton(error, getattr(request.state, "guided_by", None))
-    elif isinstance(error, RequestValidationError):
-        error = from_validation(error)
     elif isinstance(error, HTTPException) and not isinstance(error, ApiError):
-        route = f"{request.method} {request.url.path}"
-        # Of a method that a route does not have, they say which it has.
+        route = f"{request.method[:16]} {request.url.path[:80]}"
+        # The headers of a method that a route does not have say which it has.
         error = ApiError(error.status_code, f"{route}: {error.detail}", headers=error.headers)
     elif not isinstance(error, ApiError):
         error = ApiError(500, "the gateway failed; its log says why", code="internal")

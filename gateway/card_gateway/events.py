@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from fastapi.responses import StreamingResponse
@@ -12,25 +14,39 @@ from starlette.types import Receive, Scope, Send
 
 from card_client import CardError
 from card_gateway.answer import Answer
-from card_gateway.body import SamplingBody
 from card_gateway.errors import from_triton
 from card_gateway.generation import Piece
+from card_gateway.sampling import SamplingBody
 from card_gateway.usage import Usage
 
 DONE = b"data: [DONE]\n\n"
+_UNREAD_S = 10.0
+"""For the end of a stream, after its deadline."""
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 class EventStream(StreamingResponse):
-    """Sends events made of `pieces`, and closes `pieces` however the response ends."""
+    """Sends events made of `pieces`, and closes `pieces` however the response ends.
 
-    def __init__(self, events: AsyncIterator[bytes], pieces: AsyncGenerator[Piece, None]) -> None:
+    A client that does not read keeps it open for a while after `deadline_s`, on the clock
+    `time.monotonic`.
+    """
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        pieces: AsyncGenerator[Piece, None],
+        deadline_s: float,
+    ) -> None:
         self._pieces = pieces
+        self._deadline_s = deadline_s
         super().__init__(events, media_type="text/event-stream", headers=_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        left_s = self._deadline_s - time.monotonic() + _UNREAD_S
         async with aclosing(self._pieces):
-            await super().__call__(scope, receive, send)
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(super().__call__(scope, receive, send), left_s)
 
 
 async def answer_events(
@@ -63,7 +79,7 @@ async def answer_events(
             for chunk in answer.chunks(piece):
                 yield event_of(chunk | extra())
     except CardError as error:
-        # The status has long been sent; clients look for this in the stream.
+        # The status is sent already; clients look for this in the stream.
         yield event_of(from_triton(error).body())
     else:
         if body.include_usage:

@@ -1,6 +1,6 @@
-"""What the gateway counts, under the names that vLLM made common, for `GET /metrics`.
+"""What one gateway counts of what goes through it, for `GET /metrics`.
 
-Of one process and of what went through it: the server behind it counts for itself.
+The names are those of vLLM, for which dashboards exist. The server counts for itself.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from card_gateway.generation import Piece
 from card_gateway.usage import Usage
 
-# A time beside every counter, which nobody reads.
+# Each counter would have the time of its making beside it.
 disable_created_metrics()  # type: ignore[no-untyped-call]
+
+OTHER = "other"
+"""The label of everything that is not in the closed set of a label: clients invent names."""
+_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
+_REASONS = frozenset({"stop", "length", "guide_failed"})
+_MOST_PLACES = 64
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -84,7 +90,8 @@ class Figures:
         return generate_latest(self._registry)
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """One HTTP request; `route` is one of few."""
+        """One HTTP request; `route` is one of the application's."""
+        method = method if method in _METHODS else OTHER
         self._answers.labels(method, route, str(status)).inc()
 
     async def counted(
@@ -111,12 +118,13 @@ class Figures:
             self._add(usage)
 
     def _finish(self, last: Piece, seconds: float) -> None:
-        self._finished.labels(self._model, last.finish_reason).inc()
+        reason = last.finish_reason if last.finish_reason in _REASONS else OTHER
+        self._finished.labels(self._model, reason).inc()
         if last.completion_tokens > 1:
             self._per_token.observe(seconds / (last.completion_tokens - 1))
 
     def _add(self, usage: Usage) -> None:
-        """What one answer took, also if it was broken off."""
+        """Count what one answer took, even if it was cut off."""
         self._prompt_tokens.inc(usage.prompt_tokens)
         self._prefix_queries.inc(usage.prompt_tokens)
         self._prefix_hits.inc(usage.cached_tokens)
@@ -124,7 +132,7 @@ class Figures:
         self._drafts.inc(usage.total("drafts"))
         self._drafted.inc(usage.total("drafted"))
         self._accepted.inc(usage.total("accepted"))
-        for place, count in enumerate(usage.accepted_at):
+        for place, count in enumerate(usage.accepted_at[:_MOST_PLACES]):
             self._accepted_at.labels(self._model, str(place)).inc(count)
 
     def _counter(self, name: str, text: str) -> Counter:
@@ -155,5 +163,5 @@ class CountAnswers:
 
 
 def _route_of(scope: Scope) -> str:
-    """Its pattern: paths and methods that nobody knows are many."""
-    return getattr(scope.get("route"), "path", "other")
+    """The route's pattern; paths that have none are many."""
+    return getattr(scope.get("route"), "path", OTHER)

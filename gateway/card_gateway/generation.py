@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from card_client import CardClient, GenerateRequest
+from card_client import CardClient, CardError, GenerateRequest
 from card_gateway.details import ScoredToken, read_details
 from card_gateway.tools.calls import Part
 
@@ -79,12 +80,18 @@ async def generate(
     client: CardClient,
     request: GenerateRequest,
     *,
-    timeout_s: float,
+    deadline_s: float,
     request_id: str,
     index: int = 0,
     headers: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[Piece, None]:
-    """Stream the text. Closing the generator cancels the request. Raises `CardError`."""
+    """Stream the text. Closing the generator cancels the request. Raises `CardError`.
+
+    deadline_s  of the whole answer, on the clock `time.monotonic`
+    """
+    timeout_s = deadline_s - time.monotonic()
+    if timeout_s <= 0:
+        raise CardError("DEADLINE_EXCEEDED", "the time of this answer is over (--timeout-s)")
     stream = client.stream(request, timeout_s=timeout_s, request_id=request_id, headers=headers)
     async with aclosing(stream) as deltas:
         async for delta in deltas:

@@ -1,10 +1,11 @@
-"""Which request is which: its identifier for client and logs, and the trace that it belongs to."""
+"""What names a request: its target, its identifier for client and logs, and its trace."""
 
 from __future__ import annotations
 
 import re
 import secrets
 from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -26,6 +27,7 @@ class NameRequest:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        _read_absolute_target(scope)
         given = Headers(scope=scope).get(HEADER, "")
         identifier = given if _IDENTIFIER.fullmatch(given) else secrets.token_hex(12)
         scope.setdefault("state", {})["request_id"] = identifier
@@ -36,6 +38,20 @@ class NameRequest:
             await send(message)
 
         await self._app(scope, receive, named)
+
+
+def _read_absolute_target(scope: Scope) -> None:
+    """Take path and host from a target that has both, as clients of a proxy send it."""
+    if not re.match(rb"(?i)https?://", scope["raw_path"]):
+        return
+    try:
+        target = urlsplit(scope["raw_path"].decode("ascii"))
+    except ValueError:
+        return  # no route has such a path
+    scope["raw_path"] = target.path.encode() or b"/"
+    scope["path"] = unquote(target.path) or "/"
+    headers = [header for header in scope["headers"] if header[0] != b"host"]
+    scope["headers"] = [(b"host", target.netloc.encode()), *headers]
 
 
 def identifier_of(request: Request) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import from_json
 
 from card_gateway.errors import refused
+from card_gateway.limits import MOST_FIELDS, AtMost, Talk
 
 
 class Part(BaseModel):
@@ -22,6 +23,7 @@ class Part(BaseModel):
         """Clients send back what they were answered, with all that they might have been."""
         if not isinstance(value, dict):
             return value
+        AtMost(MOST_FIELDS).check(value)
         return {
             name: it for name, it in value.items() if it is not None or name in cls.model_fields
         }
@@ -62,15 +64,24 @@ class ToolCall(Part):
     index: int | None = None
     """Of a streamed answer; without effect."""
 
-    def plain(self) -> dict[str, Any]:
-        """As a chat template expects it: the arguments are an object."""
-        function = {"name": self.function.name, "arguments": _object(self.function.arguments)}
+    def plain(self, place: str) -> dict[str, Any]:
+        """As a chat template expects it: the arguments are an object.
+
+        place  the call's path in the request, for errors
+
+        Raises `ApiError`.
+        """
+        field = f"{place}.function.arguments"
+        function = {
+            "name": self.function.name,
+            "arguments": _object(self.function.arguments, field),
+        }
         return {"id": self.id, "type": self.type, "function": function}
 
 
 class Message(Part):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Talk[TextPart] | None = None
     name: str | None = None
     refusal: str | None = None
     # What the assistant said beside its text, this one or another model: nothing here reads it.
@@ -79,7 +90,7 @@ class Message(Part):
     annotations: list[Any] | None = None
     audio: None = None
     function_call: None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Talk[ToolCall] | None = None
     tool_call_id: str | None = None
 
     @property
@@ -106,15 +117,19 @@ def check_messages(messages: Sequence[Message]) -> None:
 def plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages as a chat template expects them.
 
-    A tool's message gets the name of the function that it answers: some templates write it.
+    A tool's message gets the name of the function that it answers: some templates write it. Raises
+    `ApiError`.
     """
     called: dict[str, str] = {}
     written = []
-    for message in messages:
+    for place, message in enumerate(messages):
         role = "system" if message.role == "developer" else message.role
         one: dict[str, Any] = {"role": role, "content": message.text}
         if message.tool_calls:
-            one["tool_calls"] = [call.plain() for call in message.tool_calls]
+            one["tool_calls"] = [
+                call.plain(f"messages.{place}.tool_calls.{number}")
+                for number, call in enumerate(message.tool_calls)
+            ]
             called |= {call.id: call.function.name for call in message.tool_calls}
         if role == "tool":
             identity = message.tool_call_id or ""
@@ -123,9 +138,12 @@ def plain(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return written
 
 
-def _object(arguments: str) -> Any:
-    """The arguments as an object; as the text they are, where a model wrote no JSON."""
+def _object(arguments: str, field: str) -> Any:
+    """The arguments as an object, or as their text where a model wrote no JSON. Raises
+    `ApiError`."""
     try:
-        return json.loads(arguments or "{}")
-    except ValueError:
+        return from_json(arguments or "{}", allow_inf_nan=False)
+    except ValueError as error:
+        if "recursion" in str(error):
+            raise refused(field, f"{field} is nested more than 200 levels deep") from error
         return arguments

@@ -1,11 +1,38 @@
-"""Fields that ask for nothing: ignored, so that a client may always send all it knows."""
+"""Fields that are not offered. A value that asks for nothing is ignored, since clients send it."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from typing import Any
 
-from card_gateway.errors import as_json, refused
+from card_gateway.errors import ApiError, as_json, refused
+from card_gateway.limits import MOST_FIELDS
+
+NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
+    "suffix": ("",),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+"""Fields of OpenAI's API that are not offered, each with the values that ask for nothing."""
+
+OF_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "echo": (False,),
+    # A chat template writes them, and the gateway writes none twice.
+    "add_special_tokens": (True, False),
+}
+"""Fields that a chat does not have."""
+
+TOOLS: Mapping[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+}
+"""Fields that only a chat has."""
 
 IGNORED: Mapping[str, tuple[Any, ...]] = {
     # how a text is written down, as other servers let it be changed
@@ -42,7 +69,7 @@ IGNORED: Mapping[str, tuple[Any, ...]] = {
     "separate_reasoning": (True, False),
     "stream_reasoning": (True, False),
 }
-"""Fields of other servers that nothing here can do, each with the values that ask for nothing."""
+"""Fields of other servers that are not offered, each with the values that ask for nothing."""
 
 
 def without_what_asks_for_nothing(
@@ -52,9 +79,11 @@ def without_what_asks_for_nothing(
 ) -> dict[str, Any]:
     """The body without null, empty and neutral values of fields that are not `known`.
 
-    Raises `ApiError` for one of `not_offered` or `IGNORED` that asks for something. Of fields that
-    nobody knows, those that say something stay.
+    Unknown fields with other values stay. Raises `ApiError` for a field of `not_offered` or
+    `IGNORED` that asks for something.
     """
+    if len(body) > MOST_FIELDS:
+        raise ApiError(400, f"the body has {len(body)} fields; at most {MOST_FIELDS} are taken")
     tables = {**IGNORED, **not_offered}
     kept = {}
     for name, value in body.items():

@@ -1,4 +1,4 @@
-"""How log-probabilities are told: the text of each token, and what it was chosen from."""
+"""Log-probabilities in an answer: the text of each token, and its likeliest rivals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Told:
 @dataclass(frozen=True)
 class Scores:
     """texts         of tokens
-    alternatives  how many of the likeliest tokens are told at each position
+    alternatives  how many of the likeliest tokens an answer has at each position
     """
 
     texts: TokenTexts

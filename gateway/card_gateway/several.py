@@ -36,7 +36,7 @@ async def side_by_side(texts: Sequence[Pieces], at_once: int, per_prompt: int = 
                             prompt_read.set()
                         await arrived.put(piece)
             except Exception as error:
-                await arrived.put(error)  # whoever reads the pieces raises it
+                await arrived.put(error)  # the reader of the pieces raises it
             else:
                 await arrived.put(None)
             finally:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from card_gateway.errors import refused
+from card_gateway.limits import Few
 from card_gateway.messages import Part
 
 _OBJECT = {"type": "object"}
@@ -49,7 +50,7 @@ class StructuredOutputs(Part):
 
     json_: str | dict[str, Any] | None = Field(None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: Few[list[str]] | None = None
     grammar: str | None = None
     json_object: bool | None = None
     disable_any_whitespace: bool | None = None
@@ -63,7 +64,7 @@ class Guided(Part):
 
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Few[list[str]] | None = None
     guided_grammar: str | None = None
     guided_whitespace_pattern: str | None = None
     guided_decoding_backend: str | None = None
@@ -136,7 +137,7 @@ class GuidedFields(Guided):
 
 
 def _plain(
-    regex: str | None, choice: list[str] | None, grammar: str | None, prefix: str
+    regex: str | None, choice: Few[list[str]] | None, grammar: str | None, prefix: str
 ) -> Iterator[Guide]:
     """An empty one asks for nothing."""
     if regex:

@@ -1,4 +1,4 @@
-"""A chat becomes one prompt, by the template of the model whose files the gateway was given."""
+"""A chat becomes one prompt, by the chat template among the model's files."""
 
 from __future__ import annotations
 

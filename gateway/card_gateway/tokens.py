@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 _BEFORE = "a"
 """Stands before a token that is decoded: some decoders strip the space at the start of a text."""
@@ -37,7 +37,7 @@ class TokenTexts:
         if count == 0:
             return []
         pieces, begin = [], 0
-        for _, end in self._tokenizer.encode(text, add_special_tokens=False).offsets:
+        for _, end in self._read(text, special=False).offsets:
             end = max(begin, end)
             pieces.append(text[begin:end])
             begin = end
@@ -55,11 +55,15 @@ class TokenTexts:
 
     def text(self, tokens: list[int]) -> str:
         """What the tokens write."""
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+        return str(self._tokenizer.decode_batch([tokens], skip_special_tokens=True)[0])
 
     def ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """How the server reads a text, with what it puts before every prompt or without."""
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        return list(self._read(text, special=add_special_tokens).ids)
+
+    def _read(self, text: str, *, special: bool) -> Encoding:
+        # As a batch of one: only then does the library let other threads run meanwhile.
+        return self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
 
     def _of(self, token: int) -> str:
         if token in self._special:
@@ -75,7 +79,7 @@ class TraceTexts:
     """Tells the text of each token once, beside the events of an answer that name it first."""
 
     def __init__(self, tokens: TokenTexts | None) -> None:
-        """`tokens` is None where the gateway has no tokenizer: then nothing is told but ids."""
+        """Without a tokenizer `tokens` is None, and the texts are left out."""
         self._tokens = tokens
         self._told: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Who may have a call: so many at a time, and whoever says nothing makes room for others."""
+"""How many calls are open at a time. An idle call makes room for a new one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Place:
     """What one call has taken.
 
     A call is idle while nothing was said in it, in either direction, unless it asked and waits for
-    an answer. Of several requests in one stream any answer counts, for nobody reads whose it is.
+    an answer. Of several requests in one stream any answer counts: the guard reads no answers.
     """
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
@@ -33,7 +33,7 @@ class Place:
         self._lost = asyncio.Event()
 
     def asked(self) -> None:
-        """Its client asked, and is owed an answer."""
+        """Its client asked and waits for an answer."""
         self._waits = True
 
     def answered(self) -> None:
@@ -67,7 +67,7 @@ class Admission:
 
     calls   at a time
     idle_s  for which a call must be idle to be ended for another one; more than a second, for that
-            is how often `card` says something to those who wait for text
+            is how often `card` sends a sign of life to a client that waits
     """
 
     def __init__(

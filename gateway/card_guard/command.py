@@ -34,7 +34,9 @@ def guard(
             "A model that clients may ask; may be repeated.", show_default=", ".join(Guard.models)
         ),
     ] = None,
-    host: Annotated[str, _option("Address to listen on.", envvar="CARD_GUARD_HOST")] = "127.0.0.1",
+    host: Annotated[
+        str, _option("Address to listen on: IPv4, IPv6, or :: for both.", envvar="CARD_GUARD_HOST")
+    ] = "127.0.0.1",
     port: Annotated[
         int, _option("Port to listen on.", min=1, max=65535, envvar="CARD_GUARD_PORT")
     ] = 9001,
@@ -57,7 +59,7 @@ def guard(
     idle_s: Annotated[
         float,
         _option(
-            "Seconds without a word, after which one call more takes the place of such a one.",
+            "Seconds without a message after which a call is idle: a new one may take its place.",
             min=0.0,
         ),
     ] = Guard.idle_s,
@@ -70,7 +72,7 @@ def guard(
     ] = None,
     drain_s: Annotated[int, _option("Seconds open calls may take after SIGTERM.", min=0)] = 30,
 ) -> None:
-    """Pass on to Triton, over gRPC, the requests that it can bear, and refuse the others."""
+    """Pass gRPC requests on to Triton, and refuse those that would end it."""
     try:
         settings = Guard(
             listen=_listen(host, port),

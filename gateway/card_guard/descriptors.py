@@ -5,8 +5,7 @@ from __future__ import annotations
 import resource
 
 MOST = 65_536
-"""Shells leave room for 1,024, which so many silent connections fill, and then nobody would get so
-much as a refusal."""
+"""Shells allow 1,024. So many silent connections would leave none for a refusal."""
 
 
 def allow_descriptors(most: int = MOST) -> None:

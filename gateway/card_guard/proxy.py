@@ -39,7 +39,7 @@ _ANSWERED_ONCE = frozenset(
 """All others are unknown here: model control, shared memory, traces and logs are no client's."""
 
 _AWAY = "UNAVAILABLE: the server behind this port is not there, or not yet; try again"
-"""Where it would be is no stranger's business."""
+"""The error does not say where the server would be: clients need not know."""
 
 _FULL = "as many calls are open as are taken at a time (--calls); try again"
 _IDLE = "nothing was said in this call, and its place was wanted (--calls, --idle-s); call again"
@@ -48,7 +48,7 @@ _OF_THE_CONNECTION = frozenset({"user-agent", "content-type", "te"})
 """Metadata that gRPC writes itself, besides what begins with `grpc-`."""
 
 
-class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy is told to see nothing of gRPC
+class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy skips gRPC
     """Answers calls by asking Triton through `channel`, once they have been looked at.
 
     models        those that clients may ask

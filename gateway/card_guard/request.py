@@ -1,4 +1,4 @@
-"""What a request to infer may not be, because Triton itself could not bear it."""
+"""Which requests to infer are refused, because they would end Triton itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_ELEMENTS = 1 << 20
 
 MOST_PARTS = 64
 """Tensors that go in, that come out, and parameters of each: of a request, more than any has use
-for. Looking at millions would hold everybody else up."""
+for. Looking at millions would delay all other calls."""
 
 _MOST_DIMENSIONS = 8
 _LONGEST_SHOWN = 80
@@ -22,7 +22,7 @@ _SHARED_MEMORY = "shared_memory_"
 
 
 class RequestError(ValueError):
-    """A request that is not passed on; the message says why, `request_id` whose it is."""
+    """A request that is not passed on; the message says why, `request_id` is its id."""
 
     def __init__(self, problem: str, request_id: str = "") -> None:
         super().__init__(f"INVALID_ARGUMENT: {problem}")
@@ -97,5 +97,5 @@ def _is_bounded(shape: Sequence[int]) -> bool:
 
 
 def _shown(name: str) -> str:
-    """A stranger's name, no longer than an error can carry."""
+    """A name from a request, cut to fit into an error."""
     return repr(name if len(name) <= _LONGEST_SHOWN else f"{name[:_LONGEST_SHOWN]}...")

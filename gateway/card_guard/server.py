@@ -1,4 +1,4 @@
-"""The proxy on a port: started, heard of while it serves, and drained when it is told to stop."""
+"""The proxy on a port: started, watched while it serves, and drained when it must stop."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
 
 @contextlib.asynccontextmanager
 async def _heard(descriptor: int | None) -> AsyncIterator[None]:
-    """Write beats to whoever watches. They come from the loop that passes messages on: while they
-    come, those do."""
+    """Write beats for the supervisor. They come from the loop that passes messages on, and stop
+    when it does."""
 
     async def beat(watched: int) -> None:
         os.set_blocking(watched, False)
-        with contextlib.suppress(BrokenPipeError):  # nobody watches any more
+        with contextlib.suppress(BrokenPipeError):  # the supervisor is gone
             while True:
-                with contextlib.suppress(BlockingIOError):  # who watches does not look
+                with contextlib.suppress(BlockingIOError):  # the pipe is full
                     os.write(watched, BEAT)
                 await asyncio.sleep(BEAT_S)
 

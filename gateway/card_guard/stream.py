@@ -15,8 +15,8 @@ import grpc
 from grpc.aio import StreamStreamCall
 
 LINGER_S = 3.0
-"""At most. `card` sends who streams a first response when his text begins, or after a second in the
-queue; of who waits for his whole text Triton learns only with that that he has left."""
+"""At most. `card` sends a stream's first response when its text begins, or after a second in the
+queue. For a whole text the first response is the last: only then does Triton see a cancellation."""
 STREAM_ENDED = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 """What writing to a stream raises that Triton or the client has ended."""
 
@@ -26,7 +26,7 @@ class TritonStream:
     gRPC would cancel the stream at once.
 
     call    the stream, still without a request
-    answer  called with every message that Triton sends; once `is_left` nobody is there to hear them
+    answer  called with every message that Triton sends; not once `is_left`
     linger_s           most seconds until a stream that is left is cancelled
     behind_response_s  from the first response until then: Triton lets go of it just behind it
     """
@@ -62,8 +62,8 @@ class TritonStream:
         await asyncio.shield(self._answering)
 
     def leave(self, *, lingers: bool) -> Coroutine[None, None, None]:
-        """From here on nobody hears its answers. What is returned cancels it if it has not ended,
-        and if it `lingers` as soon as that costs nothing."""
+        """Drop all further answers. The returned coroutine cancels a stream that has not ended: at
+        once, or if it `lingers` as soon as that costs no memory in Triton."""
         self.is_left = True
         return self._end(lingers=lingers)
 
@@ -79,7 +79,7 @@ class TritonStream:
         finally:
             self._call.cancel()
             for task in filter(None, (self._writing, self._answering)):
-                task.cancel()  # of one that has failed: nobody asks how
+                task.cancel()  # its error is of no use
                 await asyncio.wait({task})
 
     async def _may_be_cancelled(self) -> None:

@@ -82,7 +82,13 @@ def running_gateway(**options: Any) -> Iterator[RunningGateway]:
         listener.bind(("127.0.0.1", 0))
         app = create_app(replace(Gateway(triton=triton.address), **options))
         server = uvicorn.Server(
-            uvicorn.Config(app, http=Http, log_level="error", timeout_graceful_shutdown=1)
+            uvicorn.Config(
+                app,
+                http=Http,
+                log_level="error",
+                limit_concurrency=options.get("requests"),
+                timeout_graceful_shutdown=1,
+            )
         )
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import yaml
+from fuzz_gateway import fuzz_gateway
 from hostile_values import BYTES, FLOATS, INTEGERS
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -173,5 +174,6 @@ BOUNDARIES = {
     "settings in the environment": fuzz_environment,
     "pool files": fuzz_pool_file,
     "prompts": fuzz_prompts,
+    "bodies to the gateway": fuzz_gateway,
 }
 """What is tried, by name: functions of a seed and a number of examples."""

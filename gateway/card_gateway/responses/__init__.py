@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/responses`: a chat in other words, and an answer told as events.
+"""OpenAI's `/v1/responses`: a chat in other words, and an answer as events.
 
 `items`   what a conversation consists of, and the messages that it stands for
 `body`    what a request may say, and the chat that it stands for

@@ -7,11 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from card_gateway.body import MOST_ALTERNATIVES, NOT_OFFERED, ChatBody, SamplingBody
+from card_gateway.body import ChatBody
 from card_gateway.errors import refused
+from card_gateway.limits import MOST_ALTERNATIVES, MOST_FIELDS, MOST_TOOLS, AtMost, Few, Talk, Tools
 from card_gateway.messages import Message, Part
+from card_gateway.neutral import NOT_OFFERED
 from card_gateway.responses.items import Item, messages_of
 from card_gateway.responses.memory import ItemMemory
+from card_gateway.sampling import SamplingBody
 from card_gateway.tools.definitions import (
     AllowedChoice,
     AllowedTools,
@@ -52,7 +55,7 @@ class NamedFunction(FunctionName):
 class AllowedFunctions(Part):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedFunction], Field(min_length=1)]
+    tools: Annotated[list[NamedFunction], Field(min_length=1), AtMost(MOST_TOOLS)]
 
     def of_chat(self) -> AllowedChoice:
         tools = [tool.of_chat() for tool in self.tools]
@@ -102,18 +105,18 @@ class ResponseBody(SamplingBody):
         "truncation": ("disabled",),
     }
 
-    input: str | list[Item]
+    input: str | Talk[Item]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
-    tools: list[FunctionTool] | None = None
+    tools: Tools[FunctionTool] | None = None
     tool_choice: Mode | NamedFunction | AllowedFunctions | None = None
     parallel_tool_calls: bool | None = None
     text: Text | None = None
     reasoning: Reasoning | None = None
-    include: list[str] | None = None
+    include: Few[list[str]] | None = None
     """Further parts of the answer; but for log-probabilities they belong to what is not offered."""
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | None = None
-    chat_template_kwargs: dict[str, JsonValue] | None = None
+    chat_template_kwargs: Annotated[dict[str, JsonValue], AtMost(MOST_FIELDS)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ResponseBody:
@@ -124,10 +127,10 @@ class ResponseBody(SamplingBody):
             )
         if self.wants_log_probs and self.tools:
             raise refused(
-                "include", f"include has {LOG_PROBABILITIES}, which are not told beside tools"
+                "include", f"include has {LOG_PROBABILITIES}, which no answer has beside tools"
             )
         if self.return_trace:
-            raise refused("return_trace", "return_trace is told by streams of chat completions")
+            raise refused("return_trace", "return_trace is for the other routes")
         return self
 
     @property

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
+from card_gateway.limits import Talk
 from card_gateway.messages import FunctionCall, Message, Part, ToolCall, text_of
 
 
@@ -35,7 +36,7 @@ class Refusal(Part):
         return self.refusal
 
 
-_Content = str | list[Annotated[InputText | OutputText | Refusal, Field(discriminator="type")]]
+_Content = str | Talk[Annotated[InputText | OutputText | Refusal, Field(discriminator="type")]]
 
 
 class _Item(Part):
@@ -111,17 +112,26 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
     References must have been replaced by what they refer to.
     """
     messages: list[Message] = []
+    calls: list[ToolCall] = []
+    """Of the last message, which is the assistant's while `calls` may grow."""
+
+    def say(message: Message) -> None:
+        if calls:
+            messages[-1] = messages[-1].model_copy(update={"tool_calls": list(calls)})
+            calls.clear()
+        messages.append(message)
+
     for item in items:
         if isinstance(item, MessageItem):
-            messages.append(Message(role=item.role, content=text_of(item.content)))
+            say(Message(role=item.role, content=text_of(item.content)))
         elif isinstance(item, CallOutputItem):
             said = text_of(item.output)
-            messages.append(Message(role="tool", content=said, tool_call_id=item.call_id))
+            say(Message(role="tool", content=said, tool_call_id=item.call_id))
         elif isinstance(item, CallItem):
-            function = FunctionCall(name=item.name, arguments=item.arguments)
-            call = ToolCall(id=item.call_id, function=function)
             if not messages or messages[-1].role != "assistant":
-                messages.append(Message(role="assistant", content=""))
-            calls = [*(messages[-1].tool_calls or []), call]
-            messages[-1] = messages[-1].model_copy(update={"tool_calls": calls})
+                say(Message(role="assistant", content=""))
+            function = FunctionCall(name=item.name, arguments=item.arguments)
+            calls.append(ToolCall(id=item.call_id, function=function))
+    if calls:
+        messages[-1] = messages[-1].model_copy(update={"tool_calls": calls})
     return messages

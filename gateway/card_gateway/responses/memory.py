@@ -1,13 +1,13 @@
-"""Items of earlier answers.
+"""Items of earlier answers, kept in this process alone.
 
-Some clients send the id of an item in place of the item, if they did not say `store: false`. The
-items of late answers are kept for them, in this process alone.
+Some clients send the id of an item in place of the item, unless they said `store: false`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from threading import Lock
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -26,15 +26,17 @@ class ItemMemory:
     def __init__(self) -> None:
         self._items: OrderedDict[str, str] = OrderedDict()
         self._bytes = 0
+        self._lock = Lock()  # answers are made in several threads
 
     def keep(self, items: Sequence[dict[str, Any]]) -> None:
-        for item in items:
-            written = as_json(item)
-            self._items[item["id"]] = written
-            self._bytes += len(written)
-        while self._bytes > _MOST_BYTES:
-            _, forgotten = self._items.popitem(last=False)
-            self._bytes -= len(forgotten)
+        with self._lock:
+            for item in items:
+                written = as_json(item)
+                self._items[item["id"]] = written
+                self._bytes += len(written)
+            while self._bytes > _MOST_BYTES:
+                _, forgotten = self._items.popitem(last=False)
+                self._bytes -= len(forgotten)
 
     def resolved(self, items: Sequence[Item]) -> list[Item]:
         """The items, and in place of references what they refer to. Raises `ApiError`."""

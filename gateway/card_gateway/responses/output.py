@@ -20,11 +20,11 @@ _DEFAULT_FORMAT = {"format": {"type": "text"}}
 
 
 class ResponseAnswer:
-    """One request's answer, told as it grows.
+    """One request's answer, sent as it grows.
 
-    usage        of the text; it has noted each piece before this answer is told of it
-    scores       how log-probabilities are told; None: not asked for
-    reads_calls  functions may be called in the text: then none are told
+    usage        of the text; it has noted each piece before this answer has
+    scores       makes log-probabilities; None: not asked for
+    reads_calls  functions may be called in the text: then it has no log-probabilities
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ResponseAnswer:
             yield from self._end(piece)
 
     def finish(self, text: Piece) -> None:
-        """Take the whole text at once, of which nobody is told before its end."""
+        """Take the whole text at once."""
         for _ in self.events(text):
             pass
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, JsonValue
 
 from card_gateway.errors import as_json, refused
+from card_gateway.limits import MOST_TOOLS, AtMost
 from card_gateway.messages import Part
 
 _Name = Annotated[str, Field(min_length=1)]
@@ -63,7 +64,7 @@ class NamedTool(Part):
 
 class AllowedTools(Part):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], Field(min_length=1)]
+    tools: Annotated[list[NamedTool], Field(min_length=1), AtMost(MOST_TOOLS)]
 
 
 class AllowedChoice(Part):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 CALL, END_OF_CALL = "<tool_call>", "</tool_call>"
@@ -37,20 +38,15 @@ def written_out(
 ) -> list[dict[str, str]]:
     """The same conversation in messages of the roles system, user and assistant."""
     written: list[dict[str, str]] = []
-    answers_before = False
-    for message in messages:
-        role, text = message["role"], message["content"]
-        if role == "tool":
-            answer = f"<tool_response>\n{text}\n</tool_response>"
-            if answers_before:
-                written[-1]["content"] += f"\n{answer}"
-            else:
-                written.append({"role": "user", "content": answer})
-        else:
+    for is_answer, group in groupby(messages, key=lambda message: message["role"] == "tool"):
+        if is_answer:
+            answers = (f"<tool_response>\n{one['content']}\n</tool_response>" for one in group)
+            written.append({"role": "user", "content": "\n".join(answers)})
+            continue
+        for message in group:
             calls = map(_call, message.get("tool_calls", ()))
-            text = "\n".join(part for part in (text, *calls) if part)
-            written.append({"role": role, "content": text})
-        answers_before = role == "tool"
+            text = "\n".join(part for part in (message["content"], *calls) if part)
+            written.append({"role": message["role"], "content": text})
     return _told(written, tools) if tools else written
 
 

@@ -228,7 +228,7 @@ TOKENIZER_OPTION = f"--tokenizer={TARGET}"
 
 @pytest.mark.parametrize(
     ("package", "server", "arguments"),
-    [("card_guard", "asyncio", []), ("card_gateway", "uvicorn", [TOKENIZER_OPTION])],
+    [("card_guard", "asyncio", []), ("card_gateway", "uvicorn.Server", [TOKENIZER_OPTION])],
 )
 def test_it_asks_for_as_many_descriptors_as_it_may_have(
     package: str, server: str, arguments: list[str]
