@@ -128,8 +128,8 @@ class _Run:
             for kind in kinds:
                 console.print(f"{kind.name}: {ROUNDS} times {window_s:.1f} s")
                 found.append(await self._kind(kind, window_s, honest.seen))
-        stalls, slow = await self._stalls()
-        console.print(kinds_table(found, honest.seen), stalls)
+        console.print(kinds_table(found, honest.seen))
+        slow = await self._stalls()
         broken = [f"{one.kind.name}: {what}" for one in found for what in one.broken(honest.seen)]
         gone = [name for name, process in self._processes.items() if not process.is_running()]
         return [*broken, *slow, *(f"the process of {name} died" for name in gone)]
@@ -189,9 +189,9 @@ class _Run:
             found.peak_mib = max(found.peak_mib, sum(self._held().values()))
             await asyncio.sleep(_LOOK_S)
 
-    async def _stalls(self) -> tuple[Table, list[str]]:
-        """Each large body once, beside one stream: the figures, and the bodies that stalled
-        /health."""
+    async def _stalls(self) -> list[str]:
+        """Send each large body once, beside one stream, and print the figures; the bodies that
+        stalled /health."""
         headings = (
             "body",
             "endpoint",
@@ -222,7 +222,8 @@ class _Run:
                 table.add_row(name, path, f"{len(body):,}", status, *figures)
                 if health_s > HEALTH_S:
                     slow.append(f"{name} to {path}: /health took {health_s:.1f} s")
-        return table, slow
+        console.print(table)
+        return slow
 
 
 def _ask(host: str, port: int, request: bytes) -> str:

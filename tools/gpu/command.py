@@ -5,10 +5,8 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -67,8 +65,9 @@ def check(
     if results is None and found.type == "cuda":
         results = REPOSITORY_ROOT / "benchmarks/results"
     report = Report(Environment.of(found), phases=[PhaseRecord(name) for name in names])
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as Ctrl-C does
     with ExitStack() as exits:
-        exits.enter_context(_interrupted_by_sigterm())
+        exits.callback(signal.signal, signal.SIGTERM, before)
         try:
             kept = tempfile.TemporaryDirectory(prefix="card-gpu-", dir=scratch)
             folder = Path(exits.enter_context(kept))
@@ -88,20 +87,6 @@ def _refuse(why: str) -> NoReturn:
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console.print(f"gpu_check: {why}")
     raise typer.Exit(REFUSED)
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does."""
-
-    def interrupt(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class _Run:
