@@ -51,9 +51,12 @@ class Honest:
 
     def __init__(self, url: str, streams: int) -> None:
         self.seen = Seen()
-        self._open = lambda: httpx.AsyncClient(base_url=url, timeout=ANSWER_S, trust_env=False)
+        self._url = url
         self._wishes = [_wish(number) for number in range(streams)]
         self._guides = 0
+
+    def _open(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(base_url=self._url, timeout=ANSWER_S, trust_env=False)
 
     @asynccontextmanager
     async def streaming(self) -> AsyncIterator[None]:

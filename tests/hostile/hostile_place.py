@@ -56,7 +56,7 @@ class Place:
 def _listener(port: int) -> int:
     """The process that listens on a port. Raises `OSError` where none of this user does."""
     for found in psutil.net_connections("tcp"):
-        if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid:
+        if found.status == psutil.CONN_LISTEN and found.laddr[1:] == (port,) and found.pid:
             return int(found.pid)
     raise OSError(f"no process of this user listens on port {port}")
 

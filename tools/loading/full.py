@@ -1,22 +1,19 @@
 """How soon a full service refuses: every slot and place in the queue taken, and one client more.
 
-The clients that keep it full are a process of their own (``python -m loading.full ADDRESS COUNT``),
-or the one that is measured would wait until their texts are read.
+The clients that keep it full are a process of their own, or the one that is measured would wait
+until their texts are read.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
+import multiprocessing
 import statistics
-import subprocess
-import sys
 import time
 from contextlib import suppress
 
 from tritonclient.grpc.aio import InferenceServerClient
 
-from card.serving.supervision.tether import tethered
 from card_client import CardClient, CardError, GenerateRequest
 from card_client.channel import channel_options
 from loading.service import Service
@@ -38,13 +35,14 @@ def refusal_times(service: Service) -> str:
     """
     settings = service.settings
     room = settings.cache.slots + settings.limits.queued_requests
-    command = [sys.executable, "-m", __name__, service.grpc, str(room + _MORE)]
-    crowd = subprocess.Popen(tethered(signal.SIGKILL, command), start_new_session=True)
+    context = multiprocessing.get_context("spawn")
+    crowd = context.Process(target=_fill, args=(service.grpc, room + _MORE), daemon=True)
+    crowd.start()
     try:
         refused, live = asyncio.run(_measure(service.grpc))
     finally:
         crowd.kill()
-        crowd.wait()
+        crowd.join()
     return (
         f"{len(refused)} refusals while {room} requests had all slots and the queue: "
         f"{_described(refused)}\nbeside them, whether the server is live: {_described(live)}"
@@ -86,7 +84,7 @@ def _described(taken_ms: list[float]) -> str:
     )
 
 
-async def _stay(address: str, clients: int) -> None:
+def _fill(address: str, clients: int) -> None:
     """Ask for long texts again and again."""
     request = GenerateRequest("def fibonacci(n):", max_tokens=512, end_id=-1)
 
@@ -96,9 +94,8 @@ async def _stay(address: str, clients: int) -> None:
                 await client.generate(request, timeout_s=_ANSWER_S)
             await asyncio.sleep(_PAUSE_S)
 
-    async with CardClient(address) as client:
-        await asyncio.gather(*(ask(client) for _ in range(clients)))
+    async def ask_all() -> None:
+        async with CardClient(address) as client:
+            await asyncio.gather(*(ask(client) for _ in range(clients)))
 
-
-if __name__ == "__main__":
-    asyncio.run(_stay(sys.argv[1], int(sys.argv[2])))
+    asyncio.run(ask_all())
