@@ -67,6 +67,7 @@ def run_apart(
         results.close()
         if said.exists():
             sys.stderr.write(said.read_text(errors="replace"))
+            sys.stderr.flush()
         record.seconds = time.monotonic() - started
 
 
