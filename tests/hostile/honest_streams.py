@@ -1,4 +1,4 @@
-"""Who must not notice: eight streams whose texts are known, and probes beside them."""
+"""Clients that must not notice an attack: eight streams of known texts, and probes beside them."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Honest:
 
 
 def _wish(number: int) -> dict[str, Any]:
-    """A request whose text is always the same: greedy, sampled with a seed, or guided."""
+    """A request that always has the same text: greedy, sampled with a seed, or guided."""
     kinds: tuple[dict[str, Any], ...] = (
         {"prompt": f"Count from {number}: {number}, {number + 1},", "temperature": 0},
         {"prompt": f"A story of {number + 2} ships:", "temperature": 0.8, "seed": number},

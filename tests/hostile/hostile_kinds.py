@@ -203,7 +203,7 @@ def _chat(_: random.Random) -> bytes:
 
 
 def _texts(count: int, tokens: int) -> Attack:
-    """Several texts in one request, of a gateway whose answers may take `HURRIED_S`."""
+    """Several texts in one request, of a gateway that ends an answer after `HURRIED_S`."""
     request = completion(n=count, max_tokens=tokens, ignore_eos=True, temperature=1)
 
     async def attack(place: Place, _: random.Random) -> str:

@@ -28,7 +28,7 @@ class Place:
     gateway  OpenAI's interface
     health   the supervisor
     metrics  Triton's metrics
-    hurried  a gateway whose answers may take `HURRIED_S`; None where there is none
+    hurried  a gateway that ends an answer after `HURRIED_S`; None where there is none
     """
 
     host: str

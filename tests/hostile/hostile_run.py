@@ -3,7 +3,7 @@ met.
 
 hostile_kinds    the attacks, one row a kind, each with a harmless load of the same shape
 hostile_bodies   the largest and worst body of every endpoint, and small ones
-honest_streams   eight streams whose texts are known, and probes beside them
+honest_streams   eight streams of known texts, and probes beside them
 hostile_place    the service under attack: ports, processes, metric series
 hostile_verdict  what each kind did to others, and which promises that breaks
 """

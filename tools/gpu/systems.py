@@ -75,7 +75,7 @@ def compare(
     demands: Sequence[Demand],
     shapes: Sequence[str] = ("chain",),
 ) -> Generator[Speed, None, None]:
-    """Speeds on a target whose settings allow queries of several paths.
+    """Speeds on a target that allows queries of several paths.
 
     shapes  of queries; of the first one autoregressive decoding comes first for every demand
 

@@ -126,7 +126,7 @@ class Crowd:
         request, text, finish_reason = expected.as_drawn(draw), "", None
         pause_s = draw.uniform(0.0, slowest_s)
         async with (
-            CardClient(self._grpc) as own,  # a connection whose window fills up alone
+            CardClient(self._grpc) as own,  # a connection with a window of its own, which fills up
             aclosing(own.stream(request, timeout_s=ANSWER_S)) as stream,
         ):
             async for delta in stream:

@@ -61,7 +61,7 @@ def measure(
     )
     tensors = [{name: [value] for name, value in body.items()} for body in bodies]
     data.write_text(json.dumps({"data": tensors}), encoding="utf-8")
-    for left in (raw, times):  # by a run before, whose figures would be taken for those of this one
+    for left in (raw, times):  # by a run before, or its figures would pass for those of this one
         left.unlink(missing_ok=True)
     said = _run(
         [

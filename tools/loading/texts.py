@@ -78,5 +78,5 @@ def _piece(pages: tuple[str, Encoding], first: int, tokens: int) -> str:
 
 
 def _spread(draw: random.Random, most: int) -> int:
-    """A whole number from 1 to `most` whose logarithm is spread evenly."""
+    """A whole number from 1 to `most`, its logarithm spread evenly."""
     return min(most, int((most + 1) ** draw.random()))
