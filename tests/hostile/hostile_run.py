@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import multiprocessing
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -46,7 +47,7 @@ _LOOK_S = 0.1
 _QUIET_S = 1.5
 _MIB = 1 << 20
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 150)
 
 
 def hostile(
