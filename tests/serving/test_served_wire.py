@@ -84,9 +84,9 @@ def test_the_calls_of_tensorrt_llms_grpc_client_work(
 def test_min_length_when_the_end_is_likeliest_holds_it_back_as_genai_perf_means(
     server: RunningService, least: dict[str, int], tokens: int
 ) -> None:
-    ends = {"logit_bias_ids": [0], "logit_bias_values": [100.0], "max_tokens": 24}
+    ends: dict[str, Any] = {"logit_bias_ids": [0], "logit_bias_values": [100.0], "max_tokens": 24}
     status, reply = server.generate(
-        text_input=PROMPT, return_num_output_tokens=True, **ends, **least
+        text_input=PROMPT, return_num_output_tokens=True, **(ends | least)
     )
     assert (status, reply["finish_reason"]) == (200, "stop")
     assert reply["num_output_tokens"] == tokens
