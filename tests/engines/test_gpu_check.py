@@ -20,10 +20,9 @@ from card.engines.torch.captured.device import Devices
 from gpu import command
 from gpu.arithmetic import check_rows, compared
 from gpu.command import app
-from gpu.environment import Environment
 from gpu.models import TINY, Pair
 from gpu.phases import PHASES, USUAL, Job
-from gpu.report import Check, Found, PhaseRecord, Report
+from gpu.report import Check, Environment, Found, PhaseRecord, Report
 
 DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
 """Its own target: a tenth of the work, the same code."""

@@ -30,7 +30,7 @@ MODELS = (
 PROMPT = b"def fibonacci(n):"
 ANSWER_S = 60.0
 ACCIDENTS = ("Traceback", "Failed to process the request(s)", "Stub process")
-"""What the server says when nobody foresaw a request."""
+"""What the server says about a request that no code foresaw."""
 _LOOK_EVERY = 50
 _MANY = 64
 """More values than this are not drawn one by one."""

@@ -80,6 +80,18 @@ def test_the_calls_of_tensorrt_llms_grpc_client_work(
     assert text.startswith(PROMPT) is not streaming
 
 
+@pytest.mark.parametrize(("least", "tokens"), [({}, 0), ({"min_length": 7}, 7)])
+def test_min_length_when_the_end_is_likeliest_holds_it_back_as_genai_perf_means(
+    server: RunningService, least: dict[str, int], tokens: int
+) -> None:
+    ends: dict[str, Any] = {"logit_bias_ids": [0], "logit_bias_values": [100.0], "max_tokens": 24}
+    status, reply = server.generate(
+        text_input=PROMPT, return_num_output_tokens=True, **(ends | least)
+    )
+    assert (status, reply["finish_reason"]) == (200, "stop")
+    assert reply["num_output_tokens"] == tokens
+
+
 def test_curl_on_generate_stream_gets_an_event_per_delta_and_on_generate_one_text(
     server: RunningService,
 ) -> None:

@@ -47,7 +47,7 @@ def make_pair(
     device: torch.device | None = None,
     texts: Texts | None = None,
 ) -> Alignment:
-    """Write `output/target` and `output/draft` whose agreement is `asked`, and `output/pair.json`.
+    """Write `output/target` and `output/draft` with the agreement `asked`, and `output/pair.json`.
 
     Only one model's weights are in memory at a time, plus one shard while it is written.
 

@@ -25,7 +25,7 @@ _CONTRIBUTING = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
 def random_target(
     shape: PairShape, seed: int, dtype: torch.dtype, device: torch.device
 ) -> LlamaForCausalLM:
-    """A target whose layers all contribute fully."""
+    """A target: all its layers contribute fully."""
     with device:
         model = LlamaForCausalLM._from_config(
             LlamaConfig(**shape.config(shape.layers)), dtype=dtype

@@ -2,6 +2,6 @@
 
 `command`     the command line, and the server's life around it
 `comparison`  one prompt decoded with CARD and plainly
-`requests`    requests that the limits of the settings allow
+`requests`    what is asked, within the limits of the settings
 `gateway`     OpenAI's interface beside the server
 """

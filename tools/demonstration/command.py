@@ -28,14 +28,8 @@ from card_client.chat_template import ChatTemplateError
 from card_client.options import SystemOption
 from demonstration.comparison import compare
 from demonstration.gateway import GatewayEndedError, GatewayProcess
-from demonstration.prompts import prompt_of
-from demonstration.requests import allowed_tokens, try_line
-from loading.supervised import (
-    SupervisedServer,
-    SupervisorEndedError,
-    complaints,
-    last_words,
-)
+from demonstration.requests import allowed_tokens, prompt_of, try_line
+from loading.supervised import SupervisedServer, SupervisorEndedError, complaints, last_words
 
 COMPLETION_TOKENS = 192
 INTERRUPTED = 130
@@ -113,7 +107,8 @@ def run(
         "grpc_port": grpc_port or serving.grpc_port,
         "metrics_port": metrics_port or serving.metrics_port,
     }
-    # Nobody asks how a demonstration is; of two that start at once, both would find 8003 free.
+    # No probe asks for a demonstration's health; of two that start at once, both would find 8003
+    # free.
     wanted = serving.health_port if serves else 0
     ports["health_port"] = health_port or _free_port(wanted, serving.address)
     options = {f"--{name.replace('_', '-')}": port for name, port in ports.items()}
@@ -188,7 +183,7 @@ async def _with_server(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, interrupt)
-    # Who interrupts a demonstration does not wait for its text.
+    # A person who interrupts a demonstration does not wait for its text.
     variables = {} if question is None else {"CARD_SERVING__DRAIN_S": "0"}
     if "draft" not in settings.roles:
         variables["CARD_SPECULATION__DRAFTER"] = settings.drafter
@@ -211,7 +206,7 @@ async def _with_server(
             )
     finally:
         stopping = True
-        # Both let open answers finish, so they are told at the same time.
+        # Both let open answers finish, so both learn of the end at the same time.
         if gateway is not None:
             gateway.stop()
         server.stop()

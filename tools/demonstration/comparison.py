@@ -21,7 +21,7 @@ _MOST_ROUNDS = 5
 
 async def compare(grpc: str, request: GenerateRequest, shown: str, name: str) -> None:
     """Print the text of `request` as it arrives, then the figures of both ways to decode it. What
-    takes little time is decoded more often, by turns.
+    takes little time is decoded again, the two ways in turns.
 
     `grpc` is the server's host:port, `shown` what a person typed, `name` what speculation is called
     here. Raises `CardError`.
@@ -35,17 +35,20 @@ async def compare(grpc: str, request: GenerateRequest, shown: str, name: str) ->
         await client.generate(replace(plain, max_tokens=1))
         printer.prompt(shown)
         try:
-            with_card = await _decode(client, card, printer.text)
+            of_card = [await _decode(client, card, printer.text)]
         finally:
             printer.end()
-        of_card, of_plain = [with_card], [await _decode(client, plain, _hide)]
-        while len(of_plain) < _MOST_ROUNDS and _seconds(of_card + of_plain) < _LEAST_S:
-            of_card.append(await _decode(client, card, _hide))
-            of_plain.append(await _decode(client, plain, _hide))
+        of_plain = [await _decode(client, plain)]
+        while (
+            len(of_plain) < _MOST_ROUNDS
+            and sum(run.seconds for run in of_card + of_plain) < _LEAST_S
+        ):
+            of_card.append(await _decode(client, card))
+            of_plain.append(await _decode(client, plain))
     if console.is_terminal:
         legend = Text.assemble(("from the cache", ACCEPTED), ", ", ("corrected", CORRECTED))
         console.print(legend)
-    elif not with_card.text.endswith("\n"):
+    elif not of_card[0].text.endswith("\n"):
         console.print()
     console.print(_table(name, _median(of_card), _median(of_plain)))
     if len(of_plain) > 1:
@@ -56,27 +59,20 @@ async def compare(grpc: str, request: GenerateRequest, shown: str, name: str) ->
     console.print(f"The texts are {'identical' if same else 'NOT identical'}.", highlight=False)
 
 
-def _hide(delta: Response) -> None:
-    """A text is shown once."""
-
-
-def _seconds(runs: Sequence[Tally]) -> float:
-    return sum(run.seconds for run in runs)
-
-
 def _median(runs: Sequence[Tally]) -> Tally:
-    """The one that took the median time, of two the longer."""
+    """The run of the median time, of two the longer."""
     return sorted(runs, key=lambda run: run.seconds)[len(runs) // 2]
 
 
 async def _decode(
-    client: CardClient, request: GenerateRequest, show: Callable[[Response], None]
+    client: CardClient, request: GenerateRequest, show: Callable[[Response], None] | None = None
 ) -> Tally:
     tally = Tally()
     async with aclosing(client.stream(request)) as deltas:
         async for delta in deltas:
             tally.add(delta)
-            show(delta)
+            if show is not None:
+                show(delta)
     return tally
 
 

@@ -9,7 +9,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from card.serving.addresses import bracketed, reachable
 from card.serving.child import bound
@@ -25,13 +27,15 @@ class GatewayEndedError(RuntimeError):
 
 
 class GatewayProcess:
-    """Listens where the server listens, on a port of its own; whoever starts it must `stop` it.
+    """Listens where the server listens, on a port of its own. Its maker must `stop` it.
 
     Like the server it is out of reach of a Ctrl-C at the terminal, and ends with its parent.
     """
 
-    def __init__(self, serving: ServingSettings, tokenizer: Path, port: int) -> None:
-        """`tokenizer` is the target's directory."""
+    def __init__(
+        self, serving: ServingSettings, tokenizer: Path, port: int, options: Sequence[str] = ()
+    ) -> None:
+        """`tokenizer` is the target's directory; `options` are further ones of `card-gateway`."""
         host = bracketed(reachable(serving.address))
         self._url = f"http://{host}:{port}"
         self._command = [
@@ -43,17 +47,19 @@ class GatewayProcess:
             f"--port={port}",
             f"--drain-s={math.ceil(serving.drain_s)}",
             "--page",
+            *options,
         ]
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = False
 
-    def start(self) -> None:
-        """Start it, from the main thread."""
+    def start(self, output: IO[bytes] | None = None) -> None:
+        """Start it, from the main thread. Its log goes to `output`, or to standard error."""
         self._process = subprocess.Popen(
             bound(signal.SIGTERM, self._command),
             env=os.environ,
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr,
+            stdout=output or sys.stderr,
+            stderr=output or sys.stderr,
             start_new_session=True,
         )
 
@@ -86,7 +92,7 @@ class GatewayProcess:
     def stop(self) -> None:
         """Let open answers finish, then end; a second call cuts them off."""
         if self._process is not None and self._process.poll() is None:
-            # uvicorn takes a second SIGTERM for the first, a SIGINT behind it for impatience.
+            # uvicorn takes a second SIGTERM for the first, but a SIGINT behind it ends it at once.
             self._process.send_signal(signal.SIGINT if self._stopping else signal.SIGTERM)
             self._stopping = True
 

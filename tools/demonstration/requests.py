@@ -1,18 +1,64 @@
-"""Requests that the service takes, whatever limits its settings have."""
+"""What the target is asked, within whatever limits the settings have."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
+from dataclasses import dataclass
 from urllib.request import getproxies, proxy_bypass
 
 from card.serving.addresses import bracketed, reachable
+from card.serving.requests.chat_parameters import chat_parameters
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
-from demonstration.prompts import prompt_of
+from card_client import CardError
+from card_client.chat_template import ChatTemplateError, template_of
+from card_client.conversation import opening
 
+QUESTION = "Why is the sky blue? Answer in three sentences."
+BEGINNING = """\
+class Point:
+    def __init__(self, x, y):
+        self.x = x
+        self.y = y
+
+    def __repr__(self):
+"""
 TRIED_PROMPT = "What is photosynthesis?"
 TRIED_TOKENS = 64
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """shown  what a person typed; read  what the target reads"""
+
+    shown: str
+    read: str
+
+
+def prompt_of(
+    settings: Settings, typed: str | None, *, raw: bool, system: str | None = None
+) -> Prompt:
+    """A question through the target's chat template, or a text to continue.
+
+    typed   None: an example, which is a text where the template cannot be used
+    raw     continue the text as it stands, as a target without a chat template does anyway
+    system  what the target reads first, as of `card_client.conversation.opening`
+
+    Raises `CardError` where the template cannot be used, and `ChatTemplateError` where it refuses.
+    """
+    if typed is None:
+        with suppress(CardError, ChatTemplateError):
+            found = prompt_of(settings, QUESTION, raw=raw, system=system)
+            if found.read != QUESTION:
+                return found
+        return Prompt(BEGINNING, BEGINNING)
+    template = None if raw else template_of(chat_parameters(settings.target.path))
+    if template is None:
+        return Prompt(typed, typed)
+    messages = [*opening(template, system), {"role": "user", "content": typed}]
+    return Prompt(f"{typed}\n", template.render(messages))
 
 
 def allowed_tokens(settings: Settings, prompt: str, wanted: int) -> int:

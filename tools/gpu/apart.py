@@ -13,7 +13,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -26,16 +25,11 @@ from gpu.report import Found, PhaseRecord
 
 Job = TypeVar("Job")
 
-_DUMPING_S = 0.5
-"""A process that has said nothing more for so long has said where its threads are: two at a time
-would mix their lines."""
-
 _ASKING_S = 3.0
-"""How long a process has to begin with that."""
-
+"""How long the processes of a phase have to say where their threads are."""
+_LOOK_S = 0.5
 _ENDING_S = 5.0
 """How long a process has to end after its last result."""
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -48,20 +42,19 @@ def run_apart(
     job: Job,
     record: PhaseRecord,
     on_found: Callable[[Found], None],
+    said: Path,
 ) -> None:
     """Run the phase for at most `record.limit_s` seconds, and record how it went.
 
     on_found  is given each result at once
+    said      file that holds what its processes write to standard error; printed at the end
     """
     context = multiprocessing.get_context("spawn")
     results, results_in = context.Pipe(duplex=False)
-    errors, errors_in = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(phase, job, results_in, errors_in))
+    process = context.Process(target=_run, args=(phase, job, results_in, said))
     started = time.monotonic()
     process.start()
     results_in.close()
-    errors_in.close()
-    said = _Said(errors)
     try:
         _follow(results, started + record.limit_s, record, on_found)
         if record.state == "over its time":
@@ -71,8 +64,10 @@ def run_apart(
         raise
     finally:
         _end(process, patiently=record.state == "finished")
-        said.close()
         results.close()
+        if said.exists():
+            sys.stderr.write(said.read_text(errors="replace"))
+            sys.stderr.flush()
         record.seconds = time.monotonic() - started
 
 
@@ -96,25 +91,22 @@ def _follow(
     record.state, record.detail = "over its time", f"not done after {record.limit_s:g} s"
 
 
-def _stacks_of(process: SpawnProcess, said: _Said) -> list[str]:
-    """Where all threads are, of the phase's process and of those that it started."""
-    before = len(said.lines)
-    for pid in _group_of(process):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)
-            said.listen()
-    return said.lines[before:]
-
-
-def _group_of(process: SpawnProcess) -> list[int]:
-    """The process, which leads a group, and all that it started, oldest first."""
-    found = []
+def _stacks_of(process: SpawnProcess, said: Path) -> list[str]:
+    """Where all threads are, of the phase's process and of those that it started, oldest first."""
+    group = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(ValueError, ProcessLookupError):
-            pid = int(entry.name)
-            if os.getpgid(pid) == process.pid:
-                found.append(pid)
-    return sorted(found)
+            if os.getpgid(int(entry.name)) == process.pid:
+                group.append(int(entry.name))
+    before = said.stat().st_size
+    for pid in sorted(group):
+        known, limit_s = said.stat().st_size, time.monotonic() + _ASKING_S
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGUSR1)
+        while said.stat().st_size == known and time.monotonic() < limit_s:
+            time.sleep(_LOOK_S)
+        time.sleep(_LOOK_S)  # two at a time would mix their lines
+    return said.read_bytes()[before:].decode(errors="replace").splitlines()
 
 
 def _end(process: SpawnProcess, *, patiently: bool) -> None:
@@ -128,46 +120,15 @@ def _end(process: SpawnProcess, *, patiently: bool) -> None:
     process.join()
 
 
-class _Said:
-    """What the processes of a phase write to standard error: passed on, and kept in lines."""
-
-    def __init__(self, source: Connection) -> None:
-        self.lines: list[str] = []
-        self._source = source
-        self._thread = threading.Thread(target=self._pass_on, daemon=True)
-        self._thread.start()
-
-    def listen(self) -> None:
-        """Return when something was said, and nothing more since."""
-        known, began_s = len(self.lines), time.monotonic()
-        while len(self.lines) == known and time.monotonic() - began_s < _ASKING_S:
-            time.sleep(_DUMPING_S)
-        while len(self.lines) > known:
-            known = len(self.lines)
-            time.sleep(_DUMPING_S)
-
-    def close(self) -> None:
-        """To be called when all processes of the phase have ended."""
-        self._thread.join(_ENDING_S)
-
-    def _pass_on(self) -> None:
-        with open(self._source.fileno(), errors="replace", closefd=False) as lines:
-            for line in lines:
-                self.lines.append(line.rstrip("\n"))
-                sys.stderr.write(line)
-                sys.stderr.flush()
-        self._source.close()
-
-
 def _run(
-    phase: Callable[[Job], Iterator[Found]], job: Job, results: Connection, errors: Connection
+    phase: Callable[[Job], Iterator[Found]], job: Job, results: Connection, said: Path
 ) -> None:
     """What the phase's process does."""
     os.setsid()
     # A run that is killed leaves no model on the device.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.dup2(errors.fileno(), sys.stderr.fileno())
-    errors.close()
+    with said.open("ab") as errors:
+        os.dup2(errors.fileno(), sys.stderr.fileno())
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("card").setLevel(logging.INFO)

@@ -72,13 +72,13 @@ def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, CheckedE
     by = "kernels" if on_kernels else "the eager decoder"
     detail = f"{by}, padded to {engine.options.row_multiple} rows; the same bits on both sides of "
     detail += f"{', '.join(map(str, crossed))} positions, in a pass of {_SHARING} sessions, and "
-    detail += "behind text whose KV was kept"
+    detail += "behind text with kept KV"
     if differing:
         detail = f"other bits at the border of {', '.join(map(str, differing))} positions"
     elif not alike:
         detail = f"other bits in a pass that {_SHARING} sessions share"
     elif not kept:
-        detail = "other bits behind text whose KV was kept"
+        detail = "other bits behind text with kept KV"
     figures = {
         "kernels": float(on_kernels),
         "row_multiple": float(engine.options.row_multiple),

@@ -5,13 +5,10 @@ from __future__ import annotations
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, NoReturn
 
-import torch
 import typer
 from rich.console import Console
 
@@ -19,10 +16,9 @@ from card.engines import EngineError
 from card.engines.torch.captured.device import Devices, choose_device
 from card.settings import REPOSITORY_ROOT
 from gpu.apart import run_apart
-from gpu.environment import Environment
 from gpu.models import FULL, TINY, bundled_pair
 from gpu.phases import PHASES, USUAL, Job
-from gpu.report import Found, PhaseRecord, Report, named_by_time
+from gpu.report import Environment, Found, PhaseRecord, Report, named_by_time
 
 FAILED, REFUSED = 1, 2
 
@@ -69,14 +65,15 @@ def check(
     if results is None and found.type == "cuda":
         results = REPOSITORY_ROOT / "benchmarks/results"
     report = Report(Environment.of(found), phases=[PhaseRecord(name) for name in names])
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as Ctrl-C does
     with ExitStack() as exits:
-        exits.enter_context(_interrupted_by_sigterm())
+        exits.callback(signal.signal, signal.SIGTERM, before)
         try:
             kept = tempfile.TemporaryDirectory(prefix="card-gpu-", dir=scratch)
             folder = Path(exits.enter_context(kept))
         except OSError as error:
             _refuse(f"--scratch: {error}")
-        run = _Run(report, found, draft_device or device, folder)
+        run = _Run(report, str(found), draft_device or device, folder)
         try:
             report.file = None if results is None else named_by_time(results)
             report.write()
@@ -92,31 +89,12 @@ def _refuse(why: str) -> NoReturn:
     raise typer.Exit(REFUSED)
 
 
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the run as Ctrl-C does."""
-
-    def interrupt(_: int, __: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 class _Run:
     """One run: phase after phase, and what was found is written down at once."""
 
-    def __init__(
-        self, report: Report, device: torch.device, draft_device: str, scratch: Path
-    ) -> None:
-        self._report = report
+    def __init__(self, report: Report, device: str, draft_device: str, scratch: Path) -> None:
+        self._report, self._devices, self._scratch = report, (device, draft_device), scratch
         self._console = Console(highlight=False, markup=False, soft_wrap=True)
-        self._device = device
-        self._draft_device = draft_device
-        self._scratch = scratch
         self._started = time.monotonic()
 
     def phases(self, limit_s: float, total_s: float) -> None:
@@ -146,11 +124,10 @@ class _Run:
         self._write()
         self._say(f"{name}: begins, for at most {record.limit_s:.0f} s")
         with tempfile.TemporaryDirectory(prefix="phase-", dir=self._scratch) as scratch:
-            extent = TINY if self._device.type == "cpu" else FULL
-            devices = str(self._device), self._draft_device
-            job = Job(bundled_pair(), *devices, extent, Path(scratch), kept)
+            extent = TINY if self._devices[0] == "cpu" else FULL
+            job = Job(bundled_pair(), *self._devices, extent, Path(scratch), kept)
             try:
-                run_apart(PHASES[name], job, record, self._found)
+                run_apart(PHASES[name], job, record, self._found, Path(scratch, "stderr"))
             finally:
                 self._write()
         why = f" ({record.detail})" if record.detail else ""
@@ -165,7 +142,7 @@ class _Run:
         self._console.print(line)
 
     def _write(self) -> bool:
-        """Whether all that was found is written down. What stands in the lines is not lost, and the
+        """Whether all that was found is written down. A disk that is full loses no line, and the
         file keeps what was written before."""
         self._report.seconds = time.monotonic() - self._started
         try:

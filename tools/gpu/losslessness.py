@@ -27,7 +27,7 @@ _GAMMA = 5
 
 
 def settings_of(pair: Pair, extent: Extent, **sections: Any) -> Settings:
-    """Both loops in one process: nobody is taken for dead."""
+    """Both loops in one process: neither takes the other for dead."""
     usual: dict[str, Any] = {
         "engine": "torch",
         "target": {"path": pair.target},

@@ -29,7 +29,7 @@ class Extent:
     """How much is read, written and timed.
 
     context      positions of a session
-    read         tokens whose logits are compared
+    read         tokens; their logits are compared
     texts        prompts that are continued
     tokens       written for each, where texts are compared
     timed        written for each, where they are timed
@@ -97,7 +97,7 @@ def load_target(pair: Pair, device: str, dtype: Dtype, context: int) -> CheckedE
 
 
 def load_draft(pair: Pair, device: str, dtype: Dtype, context: int) -> CheckedEngine:
-    """Whose sessions hold growing trees."""
+    """A draft: its sessions hold growing trees."""
     options = EngineOptions(
         context, 2, paths=0, pending=_PENDING, dtype=dtype, threads=1, device=device
     )

@@ -1,13 +1,10 @@
-"""Random pairs of real shapes that agree at a chosen rate, made for one comparison each."""
+"""Random pairs of real shapes that agree at a chosen rate."""
 
 from __future__ import annotations
 
 import gc
 import json
 import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -17,12 +14,11 @@ from gpu.models import Pair
 
 _TOKENIZER = REPOSITORY_ROOT / "tests/pair/draft"
 """Every checkout has it, and it has fewer ids than any of the shapes."""
-
 _UNREAL = "random weights: compute and memory traffic are real, the text is not"
 
 
-def kept_pair(shape: str, agreement: float, device: torch.device, folder: Path) -> Pair:
-    """A pair in `folder`, made there unless a phase before has finished making it. Raises
+def random_pair(shape: str, agreement: float, device: torch.device, folder: Path) -> Pair:
+    """A pair in `folder`, made there unless an earlier phase has finished making it. Raises
     `aligned.making.AlignmentError`."""
     made = folder / "pair.json"
     if not made.exists():
@@ -31,18 +27,6 @@ def kept_pair(shape: str, agreement: float, device: torch.device, folder: Path) 
     found = json.loads(made.read_text(encoding="utf-8"))
     name = f"{shape}, agreement {found['held_out']:.2f} (asked {agreement:g}), {_UNREAL}"
     return Pair(name, folder / "target", folder / "draft")
-
-
-@contextmanager
-def aligned_pair(
-    shape: str, agreement: float, device: torch.device, scratch: Path
-) -> Iterator[Pair]:
-    """A pair on disk until it was compared. Raises `aligned.making.AlignmentError`."""
-    folder = Path(tempfile.mkdtemp(prefix="card-pair-", dir=scratch))
-    try:
-        yield kept_pair(shape, agreement, device, folder)
-    finally:
-        shutil.rmtree(folder)
 
 
 def _make(shape: str, agreement: float, device: torch.device, folder: Path) -> None:

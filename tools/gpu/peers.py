@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,17 +12,9 @@ import torch
 from gpu.models import Extent, Pair
 
 
-@dataclass(frozen=True)
-class PeerSpeed:
-    """Greedy, one stream. tokens_per_s: the median of the prompts, prompts included."""
-
-    system: str
-    tokens_per_s: float
-
-
-def compare_peers(pair: Pair, device: str, extent: Extent) -> Iterator[PeerSpeed]:
-    """Plain generation over a static cache, which `transformers` compiles on a GPU, and assisted
-    generation with the draft."""
+def compare_peers(pair: Pair, device: str, extent: Extent) -> Iterator[dict[str, Any]]:
+    """Greedy, one stream: plain generation over a static cache, which `transformers` compiles on a
+    GPU, and assisted generation with the draft. `tokens_per_s` is the median of the prompts."""
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
@@ -39,12 +30,13 @@ def compare_peers(pair: Pair, device: str, extent: Extent) -> Iterator[PeerSpeed
     prompts = [prompt.tokens for prompt in pair.prompts(extent.texts)]
     target = loaded(pair.target)
     compiles = torch.device(device).type == "cuda"
-    plain = "transformers, static cache" + (", compiled" if compiles else "")
     static = {"cache_implementation": "static", "disable_compile": not compiles}
-    yield PeerSpeed(plain, _tokens_per_s(target, prompts, extent.timed, device, static))
+    plain = "transformers, static cache" + (", compiled" if compiles else "")
+    speed = _tokens_per_s(target, prompts, extent.timed, device, static)
+    yield {"system": plain, "tokens_per_s": speed}
     assisted = {"assistant_model": loaded(pair.draft)}
-    name = "transformers, assisted"
-    yield PeerSpeed(name, _tokens_per_s(target, prompts, extent.timed, device, assisted))
+    speed = _tokens_per_s(target, prompts, extent.timed, device, assisted)
+    yield {"system": "transformers, assisted", "tokens_per_s": speed}
 
 
 def _tokens_per_s(
@@ -54,19 +46,14 @@ def _tokens_per_s(
     device: str,
     options: dict[str, Any],
 ) -> float:
-    """The first prompt once more beforehand: that is when things are compiled."""
+    """The first prompt runs once more beforehand: that is when things are compiled."""
     speeds = []
     for tokens in [prompts[0], *prompts]:
         prompt = torch.tensor([list(tokens)], device=device)
+        asked = {"attention_mask": torch.ones_like(prompt), "max_new_tokens": count, **options}
         started = time.perf_counter()
         with torch.inference_mode():
-            written = target.generate(
-                prompt,
-                attention_mask=torch.ones_like(prompt),
-                max_new_tokens=count,
-                do_sample=False,
-                **options,
-            )
+            written = target.generate(prompt, do_sample=False, **asked)
         found = written[0, len(tokens) :].tolist()  # waits for the device
         speeds.append(len(found) / (time.perf_counter() - started))
     return statistics.median(speeds[1:])

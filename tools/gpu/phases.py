@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from gpu.arithmetic import check_logits, check_rows
 from gpu.losslessness import check_texts, settings_of
 from gpu.models import AGREEMENT, Extent, Pair, load_draft, load_target
-from gpu.pairs import aligned_pair, kept_pair
+from gpu.pairs import random_pair
 from gpu.peers import compare_peers
 from gpu.report import Check, Found, Timed
 from gpu.steps import step_costs
@@ -39,9 +40,15 @@ class Job:
 
     @property
     def random_pair(self) -> Pair:
-        """Of the shape that is most wanted, at the agreement that is: made by whoever is first."""
+        """Of the usual shape and agreement, made by the first phase that wants it."""
         folder = self.kept / "pair"
-        return kept_pair(self.extent.shape, AGREEMENT, torch.device(self.device), folder)
+        return random_pair(self.extent.shape, AGREEMENT, torch.device(self.device), folder)
+
+    def own_pair(self, shape: str, agreement: float) -> Pair:
+        """A random pair in place of the one before."""
+        folder = self.scratch / "pair"
+        shutil.rmtree(folder, ignore_errors=True)
+        return random_pair(shape, agreement, torch.device(self.device), folder)
 
 
 def check_correctness(job: Job) -> Iterator[Found]:
@@ -72,26 +79,24 @@ def time_random_pair(job: Job) -> Iterator[Found]:
 
 def time_shape(shape: str, job: Job) -> Iterator[Found]:
     """The same for a random pair of another shape, made for this phase."""
-    with aligned_pair(shape, AGREEMENT, torch.device(job.device), job.scratch) as pair:
-        yield from _time_steps(job, pair)
-        yield from _time_systems(job, pair, Demand())
+    pair = job.own_pair(shape, AGREEMENT)
+    yield from _time_steps(job, pair)
+    yield from _time_systems(job, pair, Demand())
 
 
 def time_demands(job: Job) -> Iterator[Found]:
     """Every way to decode for many streams and sampled, and at other agreements."""
     demands = Demand(streams=job.extent.streams), Demand(temperature=0.8)
     yield from _time_systems(job, job.random_pair, *demands)
-    device = torch.device(job.device)
     for agreement in job.extent.agreements:
-        with aligned_pair(job.extent.shape, agreement, device, job.scratch) as pair:
-            yield from _time_systems(job, pair, Demand())
+        yield from _time_systems(job, job.own_pair(job.extent.shape, agreement), Demand())
 
 
 def time_peers(job: Job) -> Iterator[Found]:
     """`transformers` on the random pair."""
     pair = job.random_pair
     for speed in compare_peers(pair, job.device, job.extent):
-        yield Timed(pair.name, speed)
+        yield Timed(pair.name, "peers", speed)
 
 
 PHASES: dict[str, Callable[[Job], Iterator[Found]]] = {
@@ -113,7 +118,7 @@ def _time_steps(job: Job, pair: Pair) -> Iterator[Found]:
     for model, load in (("target", load_target), ("draft", load_draft)):
         engine = load(pair, job.device, "auto", job.extent.context)
         for step in step_costs(model, engine, job.extent):
-            yield Timed(pair.name, step)
+            yield Timed(pair.name, "steps", asdict(step))
         del engine
         _forget(job.device)
 
@@ -134,7 +139,7 @@ def _time_systems(
     differing = []
     with closing(compare(pair, settings, job.extent, demands, shapes)) as measured:
         for speed in measured:
-            yield Timed(pair.name, speed)
+            yield Timed(pair.name, "speeds", asdict(speed))
             if not speed.equal:
                 differing.append(f"{speed.system} ({speed.demand})")
     detail = f"{', '.join(differing)} wrote another text" if differing else "all alike"

@@ -4,15 +4,53 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from gpu.environment import Environment
-from gpu.peers import PeerSpeed
-from gpu.steps import StepCost
-from gpu.systems import Speed
+import torch
+
+from card.engines.processor import computes_in_bfloat16
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a check ran: a device and its software.
+
+    device      as asked for; `name` as its driver gives it
+    memory_gib  of the device; 0 on a processor
+    count       visible CUDA devices
+    """
+
+    device: str
+    name: str
+    capability: str
+    memory_gib: float
+    count: int
+    torch_version: str
+    cuda_version: str
+    python_version: str
+
+    @classmethod
+    def of(cls, device: torch.device) -> Environment:
+        """What is known of a device."""
+        software = str(torch.__version__), torch.version.cuda or "none", platform.python_version()
+        if device.type == "cpu":
+            bfloat16 = "with bfloat16" if computes_in_bfloat16() else "without bfloat16"
+            return cls("cpu", platform.machine(), bfloat16, 0.0, 0, *software)
+        found = torch.cuda.get_device_properties(device)
+        capability, memory_gib = f"{found.major}.{found.minor}", found.total_memory / (1 << 30)
+        count = torch.cuda.device_count()
+        return cls(str(device), found.name, capability, memory_gib, count, *software)
+
+    def __str__(self) -> str:
+        memory = f", {self.memory_gib:.0f} GiB, {self.count} visible" if self.count else ""
+        return (
+            f"{self.device}: {self.name} ({self.capability}{memory}); torch {self.torch_version}, "
+            f"CUDA {self.cuda_version}, Python {self.python_version}"
+        )
 
 
 @dataclass(frozen=True)
@@ -30,10 +68,18 @@ class Check:
 
 @dataclass(frozen=True)
 class Timed:
-    """One row of a pair's table."""
+    """One row of a pair's table; `table` is steps, speeds or peers."""
 
     pair: str
-    row: StepCost | Speed | PeerSpeed
+    table: str
+    figures: dict[str, Any]
+
+    def __str__(self) -> str:
+        values = (
+            f"{name} {value:.3f}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.figures.items()
+        )
+        return f"     {self.table}: {', '.join(values)}"
 
 
 Found = Check | Timed
@@ -58,6 +104,10 @@ class PhaseRecord:
     stacks: list[str] = field(default_factory=list)
 
 
+Tables = dict[str, list[dict[str, Any]]]
+"""Rows of figures by pair."""
+
+
 @dataclass
 class Report:
     """Everything one run found. `file` is where it is kept; None: nowhere."""
@@ -67,33 +117,19 @@ class Report:
     seconds: float = 0.0
     phases: list[PhaseRecord] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
-    steps: dict[str, list[StepCost]] = field(default_factory=dict)
-    """By pair."""
-    speeds: dict[str, list[Speed]] = field(default_factory=dict)
-    """By pair."""
-    peers: dict[str, list[PeerSpeed]] = field(default_factory=dict)
-    """By pair."""
+    steps: Tables = field(default_factory=dict)
+    speeds: Tables = field(default_factory=dict)
+    peers: Tables = field(default_factory=dict)
 
     def add(self, found: Found) -> list[str]:
         """Take in what was found. Returns the lines that say so."""
         if isinstance(found, Check):
             self.checks.append(found)
             return [str(found)]
-        if isinstance(found.row, StepCost):
-            steps = self.steps.setdefault(found.pair, [])
-            steps.append(found.row)
-            heading = step_heading(found.pair, found.row)
-            return [*(heading if len(steps) == 1 else ()), step_line(found.row)]
-        if isinstance(found.row, PeerSpeed):
-            peers = self.peers.setdefault(found.pair, [])
-            peers.append(found.row)
-            return [peer_line(found.row)]
-        speeds = self.speeds.setdefault(found.pair, [])
-        alike = [speed for speed in speeds if speed.demand == found.row.demand]
-        speeds.append(found.row)
-        line = speed_line(found.row, alike[0] if alike else found.row)
-        said = speeds[-2].demand == found.row.demand if len(speeds) > 1 else False
-        return [line] if said else [*speed_heading(found.pair, found.row), line]
+        tables: Tables = getattr(self, found.table)
+        is_first = found.pair not in tables
+        tables.setdefault(found.pair, []).append(found.figures)
+        return [*([f"{found.pair}:"] if is_first else ()), str(found)]
 
     @property
     def passed(self) -> bool:
@@ -136,37 +172,3 @@ def named_by_time(folder: Path) -> Path:
     """A file for the results of a run that begins now, in a folder that is made."""
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{datetime.now().astimezone():%Y-%m-%dT%H%M%S}-gpu.json"
-
-
-def step_heading(pair: str, first: StepCost) -> tuple[str, str]:
-    return (
-        f"{pair}, {first.bandwidth_gb_s:.0f} GB/s copied",
-        f"{'model':<8}{'rows':>5}{'ms':>10}{'floor ms':>10}{'of floor':>10}",
-    )
-
-
-def step_line(step: StepCost) -> str:
-    return (
-        f"{step.model:<8}{step.rows:>5}{step.ms:>10.3f}{step.floor_ms:>10.3f}"
-        f"{step.floor_ms / step.ms:>10.0%}"
-    )
-
-
-def speed_heading(pair: str, first: Speed) -> tuple[str, str]:
-    headings = ("tokens/s", "ratio", "tokens/step", "ms/step", "contention")
-    return (
-        f"{pair}: {first.demand}",
-        f"{'system':<20}" + "".join(f"{heading:>12}" for heading in headings),
-    )
-
-
-def speed_line(speed: Speed, alone: Speed) -> str:
-    return (
-        f"{speed.system:<20}{speed.tokens_per_s:>12.1f}"
-        f"{speed.tokens_per_s / alone.tokens_per_s:>12.2f}"
-        f"{speed.tokens_per_step:>12.2f}{speed.step_ms:>12.3f}{speed.contention:>12.2f}"
-    )
-
-
-def peer_line(peer: PeerSpeed) -> str:
-    return f"{peer.system:<50}{peer.tokens_per_s:>12.1f} tokens/s"

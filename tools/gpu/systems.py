@@ -54,11 +54,8 @@ class Speed:
 
 @dataclass(frozen=True)
 class _Run:
-    """What all streams wrote at once.
-
-    steps       of every stream, together
-    passes      of the target behind the first tokens, and their milliseconds
-    """
+    """What all streams wrote at once; `steps` are of every stream, `passes` and their milliseconds
+    of the target behind the first tokens."""
 
     tokens: list[tuple[int, ...]]
     seconds: float
@@ -78,7 +75,7 @@ def compare(
     demands: Sequence[Demand],
     shapes: Sequence[str] = ("chain",),
 ) -> Generator[Speed, None, None]:
-    """Speeds on a target whose settings allow queries of several paths.
+    """Speeds on a target that allows queries of several paths.
 
     shapes  of queries; of the first one autoregressive decoding comes first for every demand
 
@@ -86,14 +83,17 @@ def compare(
     """
     both = InProcess(settings, pair.tokenizer)
     alone: dict[Demand, list[_Run]] = {}
+    gamma = extent.gamma
 
     def measured(loops: Loops, demand: Demand, system: str, decoding: str, gamma: int = 1) -> Speed:
         prompts = pair.prompts(max(extent.texts, demand.streams))
         tasks = [Task(p, demand.temperature, _SEED, extent.timed) for p in prompts]
-        runs = _runs(loops, tasks, demand.streams, decoding, gamma)
+        at_once = demand.streams
+        groups = [tasks[at : at + at_once] for at in range(0, len(tasks) - at_once + 1, at_once)]
+        _write(loops, groups[0], decoding, gamma)  # shapes are captured when they are first met
+        runs = [_write(loops, group, decoding, gamma) for group in groups]
         return _speed(demand, system, runs, alone.setdefault(demand, runs))
 
-    gamma = extent.gamma
     for shape in shapes:
         suffix = "" if shape == shapes[0] else f", {shape}"
         with both.beside(query=shape) as loops:
@@ -110,13 +110,6 @@ def compare(
                 yield measured(loops, demand, name, "draft_then_verify", gamma)
 
 
-def _runs(loops: Loops, tasks: list[Task], streams: int, decoding: str, gamma: int) -> list[_Run]:
-    """Text after text, or several at a time; shapes are captured when they are first met."""
-    groups = [tasks[at : at + streams] for at in range(0, len(tasks) - streams + 1, streams)]
-    _write(loops, groups[0], decoding, gamma)
-    return [_write(loops, group, decoding, gamma) for group in groups]
-
-
 def _write(loops: Loops, tasks: list[Task], decoding: str, gamma: int) -> _Run:
     """All texts at once, from the first pass of the first prompt on."""
     loops.use(_THREADS, decoding)
@@ -129,12 +122,10 @@ def _write(loops: Loops, tasks: list[Task], decoding: str, gamma: int) -> _Run:
     started = time.perf_counter()
     while not all(slot.committed(session_id) for slot, session_id in opened):
         loops.step()
-    prefilled = replace(loops.times)
+    before = replace(loops.times)
     while any(slot.finish(session_id) is Finish.RUNNING for slot, session_id in opened):
         loops.step()
-    seconds = time.perf_counter() - started
-    passes = loops.times.steps - prefilled.steps
-    forward_ms = (loops.times.forward - prefilled.forward) / 1e6
+    seconds, times = time.perf_counter() - started, replace(loops.times)
     tokens, steps = [], 0
     for slot, session_id in opened:
         if slot.finish(session_id) is not Finish.LENGTH:
@@ -144,21 +135,21 @@ def _write(loops: Loops, tasks: list[Task], decoding: str, gamma: int) -> _Run:
         slot.close()
         while not slot.reclaim():
             loops.step()
-    return _Run(tokens, seconds, steps, passes, forward_ms)
+    forward_ms = (times.forward - before.forward) / 1e6
+    return _Run(tokens, seconds, steps, times.steps - before.steps, forward_ms)
 
 
 def _speed(demand: Demand, system: str, runs: list[_Run], alone: list[_Run]) -> Speed:
-    step_ms = _step_ms(runs)
+    step_ms, alone_ms = (
+        sum(run.forward_ms for run in some) / max(1, sum(run.passes for run in some))
+        for some in (runs, alone)
+    )
     return Speed(
         str(demand),
         system,
         statistics.median(run.generated / run.seconds for run in runs),
         sum(run.generated for run in runs) / sum(run.steps for run in runs),
         step_ms,
-        step_ms / _step_ms(alone),
+        step_ms / alone_ms,
         all(one.tokens == other.tokens for one, other in zip(runs, alone, strict=True)),
     )
-
-
-def _step_ms(runs: list[_Run]) -> float:
-    return sum(run.forward_ms for run in runs) / max(1, sum(run.passes for run in runs))

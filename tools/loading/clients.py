@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from card.speculation.pacing import PACINGS
-from card_client import CardClient, CardError, Delta, GenerateRequest
+from card_client import CardClient, CardError, GenerateRequest
 from loading.supervised import open_local
 
 ANSWER_S = 120.0
@@ -27,9 +27,7 @@ NONSENSE: tuple[dict[str, Any], ...] = (
     {"temperature": -1.0},
     {"temperature": float("nan")},
     {"top_p": 1.5},
-    {"top_k": -1},
     {"max_tokens": 0},
-    {"max_tokens": 1 << 30},
     {"text_input": ""},
     {"text_input": "x " * 20_000},
     {"beam_width": 4},
@@ -37,7 +35,6 @@ NONSENSE: tuple[dict[str, Any], ...] = (
     {"end_id": 1 << 30},
     {"stop_words": ["x" * 5000]},
     {"bad_words": [str(number) for number in range(300)]},
-    {"repetition_penalty": 0.0},
 )
 
 
@@ -58,22 +55,24 @@ class Expected:
     text: str
     finish_reason: str | None
 
+    @classmethod
+    async def of(cls, client: CardClient, request: GenerateRequest) -> Expected:
+        """Decode a request autoregressively. Raises `CardError`."""
+        alone = replace(request, decoding="autoregressive")
+        answer = await client.generate(alone, timeout_s=ANSWER_S)
+        return cls(request, answer.text, answer.finish_reason)
 
-async def reference(client: CardClient, request: GenerateRequest) -> Expected:
-    """Decode a request autoregressively. Raises `CardError`."""
-    answer = await client.generate(replace(request, decoding="autoregressive"), timeout_s=ANSWER_S)
-    return Expected(request, answer.text, answer.finish_reason)
+    def as_drawn(self, draw: random.Random) -> GenerateRequest:
+        """The request, decoded in any way."""
+        return replace(self.request, decoding=draw.choice(DECODINGS))
 
 
 class Crowd:
-    """Clients that behave at random, each request after the other, until told to stop."""
+    """Clients that behave at random, each request after the other, until they are to stop."""
 
     def __init__(self, grpc: str, http: str, expected: Sequence[Expected], seed: int) -> None:
         self.tally = Tally()
-        self._grpc = grpc
-        self._http = http
-        self._expected = expected
-        self._seed = seed
+        self._grpc, self._http, self._expected, self._seed = grpc, http, expected, seed
         self._stop = asyncio.Event()
 
     async def run(self, clients: int, stop: asyncio.Event) -> None:
@@ -82,13 +81,12 @@ class Crowd:
         await asyncio.gather(*(self._client(number) for number in range(clients)))
 
     async def _client(self, number: int) -> None:
-        random_ = random.Random(f"{self._seed} {number}")
+        draw = random.Random(f"{self._seed} {number}")
         async with CardClient(self._grpc) as client:
             while not self._stop.is_set():
-                (behave,) = random_.choices(list(BEHAVIOURS), list(BEHAVIOURS.values()))
-                expected = random_.choice(self._expected)
+                (behave,) = draw.choices(list(BEHAVIOURS), list(BEHAVIOURS.values()))
                 try:
-                    outcome = await behave(self, client, expected, random_)
+                    outcome = await behave(self, client, draw.choice(self._expected), draw)
                 except CardError as error:
                     outcome = error.code.lower()
                     if error.code not in EXPECTED_REFUSALS:
@@ -99,130 +97,109 @@ class Crowd:
                 self.tally.outcomes[outcome] += 1
 
     async def _pause(self, seconds: float) -> None:
-        """Who is slow hurries once all are to stop."""
+        """Wait, but not once all are to stop."""
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
 
     def _fail(self, what: str) -> None:
         self.tally.failures.append(what)
 
+    def _compare(self, expected: Expected, how: str, text: str, finish_reason: str | None) -> None:
+        self.tally.compared += 1
+        if (text, finish_reason) != (expected.text, expected.finish_reason):
+            self._fail(
+                f"another text than its reference: {_shown(expected.request)} {how} gave {text!r} "
+                f"({finish_reason}) instead of {expected.text!r} ({expected.finish_reason})"
+            )
+
     # --- behaviours ---------------------------------------------------------------------------
 
-    async def _read_all(
-        self, client: CardClient, expected: Expected, random_: random.Random
-    ) -> str:
-        request = replace(expected.request, decoding=random_.choice(DECODINGS))
-        if random_.random() < 0.2:
-            whole = await client.generate(request, timeout_s=ANSWER_S)
-            self._compare(expected, request, whole.text, whole.finish_reason)
-        else:
-            await self._stream(client, expected, request, pause_s=0.0)
+    async def _read(self, client: CardClient, expected: Expected, draw: random.Random) -> str:
+        request = expected.as_drawn(draw)
+        whole = await client.generate(request, timeout_s=ANSWER_S)
+        self._compare(expected, f"by {request.decoding}", whole.text, whole.finish_reason)
         return "completed"
 
     async def _read_slowly(
-        self, client: CardClient, expected: Expected, random_: random.Random
+        self, _: CardClient, expected: Expected, draw: random.Random, slowest_s: float = 0.5
     ) -> str:
-        request = replace(expected.request, decoding=random_.choice(DECODINGS))
-        async with CardClient(self._grpc) as own:  # a connection whose window fills up alone
-            await self._stream(own, expected, request, pause_s=random_.uniform(0.05, 0.5))
+        request, text, finish_reason = expected.as_drawn(draw), "", None
+        pause_s = draw.uniform(0.0, slowest_s)
+        async with (
+            CardClient(self._grpc) as own,  # a connection with a window of its own, which fills up
+            aclosing(own.stream(request, timeout_s=ANSWER_S)) as stream,
+        ):
+            async for delta in stream:
+                text, finish_reason = text + delta.text, delta.finish_reason
+                await self._pause(pause_s)
+        self._compare(expected, f"read slowly by {request.decoding}", text, finish_reason)
         return "read slowly"
 
-    async def _read_nothing(
-        self, client: CardClient, expected: Expected, random_: random.Random
-    ) -> str:
-        async with (
-            CardClient(self._grpc) as own,
-            aclosing(own.stream(expected.request)) as deltas,
-        ):
-            await anext(deltas)
-            await self._pause(random_.uniform(1, 10))
-        return "read nothing"
+    async def _stream(self, client: CardClient, expected: Expected, draw: random.Random) -> str:
+        await self._read_slowly(client, expected, draw, slowest_s=0.0)
+        return "streamed"
 
-    async def _leave(self, client: CardClient, expected: Expected, random_: random.Random) -> str:
-        request = replace(expected.request, decoding=random_.choice(DECODINGS))
-        deltas = random_.randrange(5)
-        async with aclosing(client.stream(request, timeout_s=ANSWER_S)) as stream:
-            if deltas == 0:  # before anything came
-                first = asyncio.ensure_future(anext(stream, None))
-                await asyncio.wait({first}, timeout=random_.uniform(0, 0.1))
+    async def _leave(self, client: CardClient, expected: Expected, draw: random.Random) -> str:
+        """Before anything came, behind a few deltas, or long after reading has ended."""
+        deltas = draw.randrange(5)
+        async with aclosing(client.stream(expected.as_drawn(draw), timeout_s=ANSWER_S)) as stream:
+            first = asyncio.ensure_future(anext(stream, None))
+            await asyncio.wait({first}, timeout=None if deltas else draw.uniform(0, 0.1))
+            if not first.done():
                 first.cancel()
                 await asyncio.wait({first})
-            async for _ in stream:
-                deltas -= 1
-                if deltas <= 0:
+                return "left early"
+            for _ in range(deltas):
+                if await anext(stream, None) is None:
                     break
+            await self._pause(draw.choice([0.0, 5.0]))
         return "left"
 
     async def _ask_nonsense(
-        self, client: CardClient, expected: Expected, random_: random.Random
+        self, client: CardClient, expected: Expected, draw: random.Random
     ) -> str:
-        wrong = random_.choice(NONSENSE)
+        wrong = draw.choice(NONSENSE)
         try:
             await client.generate(replace(expected.request, **wrong), timeout_s=ANSWER_S)
         except CardError as error:
             if error.code != "INVALID_ARGUMENT":
                 raise
             return "refused"
-        self._fail(f"{_shown(wrong)} was answered")
+        self._fail(f"{wrong!r:.200} was answered")
         return "nonsense answered"
 
-    async def _hurry(self, client: CardClient, expected: Expected, random_: random.Random) -> str:
-        limit_s = random_.uniform(0.01, 0.5)
+    async def _hurry(self, client: CardClient, expected: Expected, draw: random.Random) -> str:
         try:
-            await client.generate(expected.request, timeout_s=limit_s)
+            await client.generate(expected.request, timeout_s=draw.uniform(0.01, 0.5))
         except CardError as error:
             if error.code not in EXPECTED_REFUSALS:
                 raise
             return "timed out"
         return "in time"
 
-    async def _by_http(self, client: CardClient, expected: Expected, random_: random.Random) -> str:
-        request = replace(expected.request, stream=False)
-        body = {name: value for name, value in vars(request).items() if value is not None}
+    async def _by_http(self, _: CardClient, expected: Expected, draw: random.Random) -> str:
+        fields = vars(replace(expected.as_drawn(draw), stream=False))
+        body = {name: value for name, value in fields.items() if value is not None}
         body["timeout"] = int(ANSWER_S * 1e6)  # microseconds
         status, answer = await asyncio.to_thread(_post, self._http, body)
         if status == 200:
-            self._compare(expected, request, answer["text_output"], answer["finish_reason"])
+            self._compare(expected, "by HTTP", answer["text_output"], answer["finish_reason"])
             return "completed by HTTP"
         if not any(code in answer["error"] for code in EXPECTED_REFUSALS):
             self._fail(f"HTTP {status}: {answer['error']}")
         return f"HTTP {status}"
 
-    # --- comparison ---------------------------------------------------------------------------
-
-    async def _stream(
-        self, client: CardClient, expected: Expected, request: GenerateRequest, pause_s: float
-    ) -> None:
-        deltas: list[Delta] = []
-        async with aclosing(client.stream(request, timeout_s=ANSWER_S)) as stream:
-            async for delta in stream:
-                deltas.append(delta)
-                if pause_s:
-                    await self._pause(pause_s)
-        text = "".join(delta.text for delta in deltas)
-        self._compare(expected, request, text, deltas[-1].finish_reason)
-
-    def _compare(
-        self, expected: Expected, request: GenerateRequest, text: str, finish_reason: str | None
-    ) -> None:
-        self.tally.compared += 1
-        if (text, finish_reason) != (expected.text, expected.finish_reason):
-            self._fail(
-                f"another text than its reference: {_shown(vars(request))} gave {text!r} "
-                f"({finish_reason}) instead of {expected.text!r} ({expected.finish_reason})"
-            )
-
 
 Behaviour = Callable[[Crowd, CardClient, Expected, random.Random], Awaitable[str]]
 
 BEHAVIOURS: dict[Behaviour, float] = {
-    Crowd._read_all: 0.58,
-    Crowd._leave: 0.12,
+    Crowd._stream: 0.46,
+    Crowd._read: 0.12,
+    Crowd._leave: 0.16,
     Crowd._ask_nonsense: 0.10,
     Crowd._by_http: 0.06,
     Crowd._read_slowly: 0.05,
     Crowd._hurry: 0.05,
-    Crowd._read_nothing: 0.04,
 }
 """What a client does next, and how often."""
 
@@ -238,6 +215,6 @@ def _post(address: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         return error.code, json.load(error)
 
 
-def _shown(fields: dict[str, Any]) -> str:
-    said = (f"{name}={value!r:.200}" for name, value in fields.items() if value is not None)
+def _shown(request: GenerateRequest) -> str:
+    said = (f"{name}={value!r:.200}" for name, value in vars(request).items() if value is not None)
     return ", ".join(said)

@@ -1,5 +1,5 @@
 """Streams at several levels of concurrency, measured by perf_analyzer against a running server; or
-what a server of its own holds under long texts."""
+what a server of its own holds under long texts, or how soon it refuses once it is full."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 from card_client import CardError
 from card_client.chat_template import ChatTemplateError
 from card_gateway.template import read_model
-from loading.folder import results_folder
-from loading.memory import long_texts, look, most_held, show
+from loading.full import refusal_times
+from loading.held import most_held, shares, shares_table
 from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
-from loading.service import running_service
+from loading.service import Service, results_folder, running_service
 from loading.supervised import SupervisorEndedError
+from loading.texts import long_texts
 
 CONCURRENCIES = (1, 4, 8)
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
@@ -41,14 +42,9 @@ def load(
     prompt: Annotated[
         str | None, typer.Option(help="One text to continue.", show_default="chats")
     ] = None,
-    prompts: Annotated[Path, typer.Option(help="JSONL whose chats are asked for.")] = PROMPTS,
-    settings_file: Annotated[
+    settings: Annotated[
         Path | None,
-        typer.Option(
-            "--settings",
-            help="The server's settings: whose chat template is used.",
-            show_default="built in",
-        ),
+        typer.Option(help="The server's settings, for its chat template.", show_default="built in"),
     ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of each request.")] = 128,
     decoding: Annotated[
@@ -62,9 +58,12 @@ def load(
         bool,
         typer.Option(
             "--memory",
-            help="Start a server of its own and fill every slot with a prompt of 1,000 tokens and "
-            "1,000 new ones: what does each process hold?",
+            help="What does each process of a server of its own hold, every "
+            "slot with a prompt of 1,000 tokens and 1,000 new ones?",
         ),
+    ] = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="How soon does a full server of its own refuse?")
     ] = False,
 ) -> None:
     """Measure a server that is running (`scripts/run --serve`) and keep the raw CSV files.
@@ -72,16 +71,20 @@ def load(
     Exit codes: 0 measured; 2 nothing was: no server, no perf_analyzer, or too few --seconds.
     """
     folder = results_folder(output, "load")
-    if memory:
-        _measure_memory(settings_file, folder / "service.log")
-        return
+    try:
+        if memory or full:
+            values = load_settings(settings)
+            with running_service(values, settings, folder / "service.log") as service:
+                console.print(_held(service) if memory else refusal_times(service), highlight=False)
+            return
+        texts = _chats(settings) if prompt is None else [prompt]
+    except (SettingsError, ChatTemplateError, PromptsError, CardError) as error:
+        _refuse(error)
+    except SupervisorEndedError as error:
+        _refuse(f"{error}; see {folder / 'service.log'}")
     request: dict[str, Any] = {"max_tokens": max_tokens, "stream": True, "end_id": -1}
     if decoding is not None:
         request["decoding"] = decoding
-    try:
-        texts = _chats(prompts, settings_file) if prompt is None else [prompt]
-    except (SettingsError, ChatTemplateError, PromptsError) as error:
-        _refuse(error)
     bodies = [{"text_input": text, **request} for text in texts]
     table = _table(max_tokens)
     try:
@@ -101,44 +104,29 @@ def load(
         raise typer.Exit(LACKING)
 
 
-def _measure_memory(settings_file: Path | None, log: Path) -> None:
-    try:
-        settings = load_settings(settings_file)
-        texts = long_texts(settings)
-        with (
-            console.status(f"{len(texts)} long texts"),
-            running_service(settings, settings_file, log) as service,
-        ):
-            looks = {"ready": look(service)}
-            looks[f"{len(texts)} streams"] = asyncio.run(most_held(service, texts))
-            console.print(show(looks))
-    except (SettingsError, ChatTemplateError, CardError, SupervisorEndedError) as error:
-        _refuse(error)
+def _held(service: Service) -> Table:
+    texts = long_texts(service.settings)
+    ready = shares(service)
+    most = asyncio.run(most_held(service, texts))
+    return shares_table({"ready": ready, f"{len(texts)} streams": most})
 
 
-def _chats(file: Path, settings_file: Path | None) -> list[str]:
-    """The chats of a file of prompts, as the target's template writes them."""
+def _chats(settings_file: Path | None) -> list[str]:
+    """The chats of the benchmark's suite, as the target's template writes them."""
     template, tokenizer = read_model(load_settings(settings_file).target.path)
-    found = read_prompts(file, tokenizer, render=template.render)
-    chats = [prompt.text for prompt in found if prompt.is_chat]
-    if not chats:
-        raise PromptsError(f"--prompts {file} holds no chat; --prompt takes a text to continue")
-    return chats
+    found = read_prompts(PROMPTS, tokenizer, render=template.render)
+    return [prompt.text for prompt in found if prompt.is_chat]
 
 
-def _refuse(error: Exception) -> NoReturn:
+def _refuse(error: Exception | str) -> NoReturn:
     console.print(f"error: {error}", style="red", highlight=False, markup=False)
     raise typer.Exit(LACKING) from None
 
 
 def _table(max_tokens: int) -> Table:
     times = [f"{what} {share}" for what in ("first", "gap", "whole") for share in ("p50", "p99")]
-    return Table(
-        *("streams", "req/s", "tok/s", "deltas"),
-        *times,
-        title=f"{max_tokens} tokens a request; ms to the first text, between two, in all",
-        padding=(0, 0),
-    )
+    title = f"{max_tokens} tokens a request; ms to the first text, between two, in all"
+    return Table("streams", "req/s", "tok/s", "deltas", *times, title=title, padding=(0, 0))
 
 
 def _add(table: Table, found: Measurement, max_tokens: int) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -62,23 +61,21 @@ def measure(
     )
     tensors = [{name: [value] for name, value in body.items()} for body in bodies]
     data.write_text(json.dumps({"data": tensors}), encoding="utf-8")
-    options = [
-        *("-m", "ensemble", "-u", url, "-i", "grpc", "-f", str(raw)),
-        "--streaming",
-        "--async",
-        "--shape=text_input:1",
-        f"--input-data={data}",
-        f"--concurrency-range={concurrency}",
-        "--measurement-mode=time_windows",
-        f"--measurement-interval={round(seconds * 1000 / WINDOWS)}",
-        f"--max-trials={WINDOWS}",
-        "--stability-percentage=999",
-        f"--profile-export-file={times}",
-    ]
-    for left in (raw, times):  # by a run before, whose figures would be taken for those of this one
+    for left in (raw, times):  # by a run before, or its figures would pass for those of this one
         left.unlink(missing_ok=True)
-    with _started(options) as program:
-        said, _ = program.communicate()
+    said = _run(
+        [
+            *("-m", "ensemble", "-u", url, "-i", "grpc", "-f", str(raw), "--streaming", "--async"),
+            "--shape=text_input:1",
+            f"--input-data={data}",
+            f"--concurrency-range={concurrency}",
+            "--measurement-mode=time_windows",
+            f"--measurement-interval={round(seconds * 1000 / WINDOWS)}",
+            f"--max-trials={WINDOWS}",
+            "--stability-percentage=999",
+            f"--profile-export-file={times}",
+        ]
+    )
     (folder / f"{concurrency:03}.log").write_text(said, encoding="utf-8")
     if not raw.exists() or not times.exists():
         last = [line for line in said.splitlines() if line.strip()][-3:]
@@ -87,25 +84,27 @@ def measure(
     return _summary(concurrency, raw, times)
 
 
-@contextlib.contextmanager
-def _started(options: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+def _run(options: Sequence[str]) -> str:
+    """What it says. The libraries that it lacks are linked from nvidia-pytriton's wheel; where that
+    is not installed (in a container), the system has them."""
     program = Path(sys.prefix, "bin", "perf_analyzer")
     if not program.exists():
         raise PerfAnalyzerError(f"{program} is missing; run scripts/setup")
-    with tempfile.TemporaryDirectory() as libraries:
-        _provide_libraries(Path(libraries))
-        path = os.pathsep.join(filter(None, (libraries, os.environ.get("LD_LIBRARY_PATH"))))
-        with subprocess.Popen(
+    wheel = find_spec("pytriton")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, pattern in LIBRARIES.items() if wheel and wheel.origin else ():
+            bundled = Path(str(wheel and wheel.origin)).parent.parent / "nvidia_pytriton.libs"
+            if found := sorted(bundled.glob(pattern)):
+                Path(folder, name).symlink_to(found[0])
+        path = os.pathsep.join(filter(None, (folder, os.environ.get("LD_LIBRARY_PATH"))))
+        return subprocess.run(
             [program, *options],
             env=os.environ | {"LD_LIBRARY_PATH": path, "no_grpc_proxy": asked_directly()},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-        ) as process:
-            try:
-                yield process
-            finally:
-                process.terminate()
+            check=False,
+        ).stdout
 
 
 def asked_directly() -> str:
@@ -114,20 +113,6 @@ def asked_directly() -> str:
     variables = "no_grpc_proxy", "no_proxy"  # the first that is set; gRPC reads no capitals
     named = next(filter(None, map(os.environ.get, variables)), None)
     return f"{named},{_HERE}" if named else _HERE
-
-
-def _provide_libraries(folder: Path) -> None:
-    """Link nvidia-pytriton's copies under the names that perf_analyzer asks for.
-
-    Where the wheel is not installed (in a container), the system is expected to have them.
-    """
-    wheel = find_spec("pytriton")
-    if wheel is None or wheel.origin is None:
-        return
-    bundled = Path(wheel.origin).parent.parent / "nvidia_pytriton.libs"
-    for name, pattern in LIBRARIES.items():
-        if found := sorted(bundled.glob(pattern)):
-            (folder / name).symlink_to(found[0])
 
 
 def texts_ns(request: dict[str, Any]) -> list[int]:
@@ -142,22 +127,22 @@ def texts_ns(request: dict[str, Any]) -> list[int]:
 def _summary(concurrency: int, raw: Path, times: Path) -> Measurement:
     with raw.open(newline="", encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
-    first, whole, gaps, counts = [], [], [], []
-    for experiment in json.loads(times.read_text(encoding="utf-8"))["experiments"]:
-        for request in experiment["requests"]:
-            arrivals = (np.array(texts_ns(request)) - request["timestamp"]) / 1e6
-            if len(arrivals):
-                first.append(arrivals[0])
-                whole.append(arrivals[-1])
-                gaps.extend(np.diff(arrivals).tolist())
-                counts.append(len(arrivals))
-    if not first:
+    streams = [
+        (np.array(texts_ns(request)) - request["timestamp"]) / 1e6
+        for experiment in json.loads(times.read_text(encoding="utf-8"))["experiments"]
+        for request in experiment["requests"]
+        if texts_ns(request)
+    ]
+    if not streams:
         raise PerfAnalyzerError(f"no request was answered at concurrency {concurrency}; see {raw}")
+    gaps = [gap for arrivals in streams for gap in np.diff(arrivals)]
     return Measurement(
         concurrency,
         float(row["Inferences/Second"]),
-        float(np.mean(counts)),
-        *map(_percentiles, (first, gaps or [0.0], whole)),
+        float(np.mean([len(arrivals) for arrivals in streams])),
+        _percentiles([arrivals[0] for arrivals in streams]),
+        _percentiles(gaps or [0.0]),
+        _percentiles([arrivals[-1] for arrivals in streams]),
     )
 
 

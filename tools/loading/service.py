@@ -1,4 +1,4 @@
-"""A service of one's own for a long run, and what it tells about itself."""
+"""A service of one's own, what it tells about itself, and where a run keeps what it measured."""
 
 from __future__ import annotations
 
@@ -8,16 +8,27 @@ import time
 import urllib.error
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import typer
 from prometheus_client.parser import text_string_to_metric_families
 
-from card.settings import Settings
+from card.settings import REPOSITORY_ROOT, Settings
 from loading.supervised import SUPERVISOR, SupervisedServer, open_local, reserved_serving
 
 _ANSWER_S = 10.0
 _LOOK_S = 0.1
+
+
+def ready_of(host: str, health_port: int) -> dict[str, Any]:
+    """What a supervisor says under /ready, ready or not. Raises `OSError`."""
+    try:
+        with open_local(f"http://{host}:{health_port}/ready", _ANSWER_S) as answer:
+            return dict(json.load(answer))
+    except urllib.error.HTTPError as answer:
+        return dict(json.load(answer))
 
 
 @dataclass(frozen=True)
@@ -37,26 +48,16 @@ class Service:
 
     @property
     def health(self) -> dict[str, Any]:
-        """What the supervisor says under /ready, ready or not. Raises `OSError`."""
-        url = f"http://{self.server.host}:{self.settings.serving.health_port}/ready"
-        try:
-            with open_local(url, _ANSWER_S) as answer:
-                return dict(json.load(answer))
-        except urllib.error.HTTPError as answer:
-            return dict(json.load(answer))
+        """As of `ready_of`."""
+        return ready_of(self.server.host, self.settings.serving.health_port)
 
     def processes(self) -> dict[str, int]:
-        """Process ids by name: the supervisor, the server, the models with a process and
-        the guard, if there is one."""
+        """Process ids by name: the supervisor, the server, each model with a process, the guard."""
         health = self.health
         guard = {"guard": int(health["guard"]["pid"])} if health["guard"] else {}
         models = {name: int(model["pid"] or 0) for name, model in health["models"].items()}
-        return {
-            "supervisor": self.server.process.pid,
-            "tritonserver": health["server_pid"],
-            **models,
-            **guard,
-        }
+        own = {"supervisor": self.server.process.pid, "tritonserver": health["server_pid"]}
+        return own | models | guard
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's samples that carry these labels. Raises `OSError`."""
@@ -85,7 +86,7 @@ def starting_service(
     variables: Mapping[str, str] | None = None,
     command: Sequence[str | Path] = SUPERVISOR,
 ) -> Iterator[Service]:
-    """Start a service on free ports; stop it at the end. `variables` are added to its
+    """Start a service on free ports and stop it at the end. `variables` are added to its
     environment."""
     with reserved_serving(settings.serving.address) as ports, log.open("wb") as output:
         serving = settings.serving.model_copy(update=ports)
@@ -118,3 +119,15 @@ def running_service(
         while not service.server.is_settled():
             time.sleep(_LOOK_S)
         yield service
+
+
+def results_folder(given: Path | None, kind: str) -> Path:
+    """The folder `given`, else `build/KIND/TIME`; it exists. Raises `typer.BadParameter`."""
+    stamp = datetime.now().strftime("%Y-%m-%dT%H%M%S")
+    folder = given or REPOSITORY_ROOT / "build" / kind / stamp
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"{folder} cannot be made: {error.strerror}"
+        raise typer.BadParameter(reason, param_hint="'--output'") from error
+    return folder

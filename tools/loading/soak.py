@@ -16,16 +16,15 @@ from rich.table import Column, Table
 
 from card.settings import SettingsError, load_settings
 from card_client import CardClient, CardError
-from loading.catalogue import draw_catalogue
-from loading.clients import NONSENSE, Crowd, Expected, Tally, reference
-from loading.folder import results_folder
-from loading.resources import MEBIBYTE, Sample, growth, look, write_csv
-from loading.service import Service, running_service
+from loading.clients import NONSENSE, Crowd, Expected, Tally
+from loading.held import MEBIBYTE, Sample, growth, look, write_csv
+from loading.service import Service, results_folder, running_service
 from loading.supervised import SupervisorEndedError
+from loading.texts import draw_catalogue
 
 SAMPLE_S = 1.0
 FEWEST_SAMPLES = 2
-"""A machine that stood still for the whole time takes the second one later, and then ends."""
+"""A machine that stands still for the whole time takes the second one later, and then ends."""
 WARM_UP_S = 60.0
 """Clients come and go for so long before anything is measured, or for a third of the time asked
 for if that is less: connections, buffers and threads are made when they are first needed."""
@@ -34,11 +33,10 @@ REST_S = 30.0
 MOST_GROWTH = 1.0
 """MiB a minute, of any process and of shared memory: the line through the second half."""
 FEW_DESCRIPTORS = 2
-"""The server opens some when a thread of its pools first works, whenever that is; a leak of one in
-a hundred requests opens more."""
+"""The server opens some when a thread of its pools first works; a leak opens more."""
 SHORTEST_FIT_S = 180.0
-"""A line through less is reported, not judged: 1.8 MiB that are taken once would be too steep. So
-many Python takes when it makes its table of interned strings anew, after some 600 requests."""
+"""A line through less is reported, not judged: Python takes 1.8 MiB once, after some 600 requests,
+when it makes its table of interned strings anew."""
 FEWEST_REQUESTS, REQUESTS_A_MINUTE = 24, 6
 LACKING = 2
 
@@ -82,26 +80,27 @@ def soak(
             found = asyncio.run(_soak(service, seed, chosen, crowd, minutes * 60))
     except SupervisorEndedError as error:
         _refuse(f"{error}; see {folder / 'service.log'}")
+    except CardError as error:
+        _refuse(f"a request failed before the load: {error}")
     write_csv(folder / "samples.csv", found.samples)
     wrong = found.judge(minutes * 60)
     found.show(minutes * 60)
     for line in wrong:
         console.print(f"WRONG  {line}", style="red", highlight=False, markup=False)
-    console.print(
-        "verdict: FAILED" if wrong else "verdict: passed", style="red" if wrong else "green"
-    )
+    console.print(f"verdict: {'FAILED' if wrong else 'passed'}", style="red" if wrong else "green")
     raise typer.Exit(1 if wrong else 0)
 
 
 class Observed:
-    """All that was seen; `judge` says what of it is wrong."""
+    """All that was seen; `judge` says what of it is wrong.
+
+    resting  idle, before the load but with everything used once; `rested` idle again, after it
+    busy     slots in use and requests in the queue after the end
+    """
 
     def __init__(self, tally: Tally, resting: Sample) -> None:
         self.tally = tally
-        self.resting = resting
-        """Idle, before the load but with everything used once."""
-        self.rested = resting
-        """Idle again, after it."""
+        self.resting = self.rested = resting
         self.samples: list[Sample] = []
         self.busy: tuple[float, float] = (0.0, 0.0)
         self.incidents: list[str] = []
@@ -114,16 +113,19 @@ class Observed:
         if any(self.busy):
             slots, queued = self.busy
             wrong.append(f"{slots:g} slots in use and {queued:g} requests queued after the end")
-        if seconds / 2 >= SHORTEST_FIT_S:
-            for name in self.resting.bytes_held:
-                if (slope := growth(self.samples, name)) >= MOST_GROWTH:
-                    wrong.append(
-                        f"{name} grows by {slope:.2f} MiB a minute over the second half; "
-                        f"less than {MOST_GROWTH:g} is allowed"
-                    )
-        for name, before in self.resting.descriptors.items():
-            if (after := self.rested.descriptors[name]) > before + FEW_DESCRIPTORS:
-                wrong.append(f"{name} holds {after} file descriptors at rest, {before} before")
+        slopes = {name: growth(self.samples, name) for name in self.resting.bytes_held}
+        wrong += [
+            f"{name} grows by {slope:.2f} MiB a minute over the second half; "
+            f"less than {MOST_GROWTH:g} is allowed"
+            for name, slope in slopes.items()
+            if slope >= MOST_GROWTH and seconds / 2 >= SHORTEST_FIT_S
+        ]
+        wrong += [
+            f"{name} holds {self.rested.descriptors[name]} file descriptors at rest, "
+            f"{before} before"
+            for name, before in self.resting.descriptors.items()
+            if self.rested.descriptors[name] > before + FEW_DESCRIPTORS
+        ]
         return wrong
 
     def show(self, seconds: float) -> None:
@@ -132,35 +134,34 @@ class Observed:
         for outcome, count in self.tally.outcomes.most_common():
             outcomes.add_row(outcome, str(count))
         outcomes.add_row("texts compared with their references", str(self.tally.compared))
-        console.print(outcomes)
         fit = "MiB a minute" if seconds / 2 >= SHORTEST_FIT_S else "MiB a minute (too short)"
         whole = Column("", no_wrap=True)
         held = Table(whole, "MiB at rest", "most", "at the end", fit, "descriptors", title="Held")
-        looks = [*self.samples, self.rested]
         for name, before in self.resting.bytes_held.items():
+            most = max(one.bytes_held[name] for one in (*self.samples, self.rested))
+            after = self.rested.bytes_held[name]
+            descriptors = [look.descriptors.get(name) for look in (self.resting, self.rested)]
             held.add_row(
                 name,
-                f"{before / MEBIBYTE:.1f}",
-                f"{max(look.bytes_held[name] for look in looks) / MEBIBYTE:.1f}",
-                f"{self.rested.bytes_held[name] / MEBIBYTE:.1f}",
+                *(f"{size / MEBIBYTE:.1f}" for size in (before, most, after)),
                 f"{growth(self.samples, name):+.2f}",
-                f"{self.resting.descriptors[name]} → {self.rested.descriptors[name]}"
-                if name in self.resting.descriptors
-                else "",
+                "" if None in descriptors else " → ".join(map(str, descriptors)),
             )
-        console.print(held)
+        console.print(outcomes, held)
 
 
 async def _soak(
     service: Service, seed: int, requests: int, clients: int, seconds: float
 ) -> Observed:
-    """References one after another, then the crowd, then rest."""
+    """References one after another, then the crowd, then rest. Raises `CardError`."""
     with console.status("computing the references, one request at a time"):
         expected = await _references(service, seed, requests)
     crowd = Crowd(service.grpc, service.http, expected, seed)
     with console.status("warming up"):
         await _leave_unread(service, expected, clients)
-        await _for(min(WARM_UP_S, seconds / 3), crowd, clients)
+        warm = asyncio.Event()
+        asyncio.get_running_loop().call_later(min(WARM_UP_S, seconds / 3), warm.set)
+        await crowd.run(clients, warm)
     await _until_at_rest(service)
     processes = service.processes()
     directory = service.settings.cache.directory
@@ -171,13 +172,14 @@ async def _soak(
     with console.status("") as status:
         while not running.done():
             passed = time.monotonic() - started
+            is_over = passed >= seconds and len(found.samples) >= FEWEST_SAMPLES
             try:
-                if passed < seconds or len(found.samples) < FEWEST_SAMPLES:
+                if not is_over:
                     found.samples.append(look(processes, directory, passed))
-                if passed >= seconds and len(found.samples) >= FEWEST_SAMPLES:
-                    stop.set()
             except psutil.NoSuchProcess as error:
                 found.incidents.append(f"a process died under load: {error}")
+                is_over = True
+            if is_over:
                 stop.set()
             status.update(f"{passed:.0f} of {seconds:.0f} s, {crowd.tally.compared} texts compared")
             await asyncio.wait({running}, timeout=SAMPLE_S)
@@ -193,26 +195,16 @@ async def _soak(
     return found
 
 
-async def _for(seconds: float, crowd: Crowd, clients: int) -> None:
-    """Let the crowd run for a while and end."""
-    stop = asyncio.Event()
-    asyncio.get_running_loop().call_later(seconds, stop.set)
-    await crowd.run(clients, stop)
-
-
 async def _references(service: Service, seed: int, requests: int) -> list[Expected]:
     catalogue = draw_catalogue(service.settings, seed, requests)
     async with CardClient(service.grpc) as client:
         with suppress(CardError):  # what the first refusal opens stays open and is no growth
             await client.generate(replace(catalogue[0], **NONSENSE[0]))
-        try:
-            return [await reference(client, request) for request in catalogue]
-        except CardError as error:
-            _refuse(f"a reference failed: {error}")
+        return [await Expected.of(client, request) for request in catalogue]
 
 
 async def _leave_unread(service: Service, expected: list[Expected], clients: int) -> None:
-    """A long text in every slot that nobody reads: it waits in the server's memory, of which the
+    """A long text in every slot that no client reads: it waits in the server's memory, of which the
     server keeps the most that it ever held. Otherwise chance decides when it comes to that."""
     longest = max((one.request for one in expected), key=lambda request: request.max_tokens or 0)
     async with AsyncExitStack() as stack:
@@ -221,15 +213,12 @@ async def _leave_unread(service: Service, expected: list[Expected], clients: int
             own = await stack.enter_async_context(CardClient(service.grpc))
             deltas = own.stream(replace(longest, end_id=-1))
             unread.append(await stack.enter_async_context(aclosing(deltas)))
-        try:
-            await asyncio.gather(*(anext(deltas) for deltas in unread))
-        except CardError as error:
-            _refuse(f"a text that nobody reads failed: {error}")
+        await asyncio.gather(*(anext(deltas) for deltas in unread))
         await _until_at_rest(service)
 
 
 async def _until_at_rest(service: Service) -> tuple[float, float]:
-    """Wait until no slot is in use and nobody is queued; what still is after `REST_S`."""
+    """Wait until no slot is in use and no request queued; what still is after `REST_S`."""
     limit = time.monotonic() + REST_S
     while any(busy := service.busy()) and time.monotonic() < limit:
         await asyncio.sleep(SAMPLE_S)

@@ -28,11 +28,10 @@ _COMPLAINT = re.compile('level(=|": ")(warning|error|critical)')
 
 @contextmanager
 def reserved_ports(count: int, address: str = "127.0.0.1") -> Iterator[list[int]]:
-    """Ports of `address`, all different, that nobody else is given while this lasts.
+    """Ports of `address`, all different, that no other program gets while this lasts.
 
-    The system hands out no port that a socket is bound to, neither to who asks for any nor to a
-    connection that goes out; yet whoever sets SO_REUSEADDR, as servers do, may listen where no
-    other does. Raises `OSError` for an address that is not this machine's.
+    The system hands out no port that a socket is bound to; yet a server that sets SO_REUSEADDR may
+    listen on it. Raises `OSError` for an address that is not this machine's.
     """
     with ExitStack() as stack:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -79,11 +78,8 @@ def _lines(log: IO[bytes]) -> list[str]:
 
 
 class SupervisorEndedError(RuntimeError):
-    """The supervisor is not there any more.
-
-    `code` is its exit code: 2 when the machine or the settings lack something, which its last
-    lines on standard error say.
-    """
+    """The supervisor has ended with exit code `code`: 2 when the machine or the settings lack
+    something, which its last lines on standard error say."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"the supervisor ended with exit code {code}")

@@ -9,7 +9,8 @@ from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from card.settings import load_settings
-from loading.memory import Look, long_texts, show
+from loading.held import shares_table
+from loading.texts import long_texts
 
 
 @pytest.mark.parametrize("limits", [{}, {"context_tokens": 700, "prompt_tokens": 300}])
@@ -28,6 +29,6 @@ def test_every_slot_has_a_text_of_its_own_that_fits(limits: dict[str, int], tmp_
 
 
 def test_every_process_and_their_sum_are_shown() -> None:
-    few, many = (Look({"target": {"own": mib << 10, "files": 1 << 10}}) for mib in (10, 20))
-    columns = [list(column.cells) for column in show({"ready": few, "then": many}).columns]
-    assert columns == [["target", "all"], ["11", "11"], ["21", "21"], ["own 20, files 1", ""]]
+    looks = {"ready": {"target": 10.0}, "then": {"target": 20.0, "draft": 1.0}}
+    columns = [list(column.cells) for column in shares_table(looks).columns]
+    assert columns == [["target", "draft", "all"], ["10", "0", "10"], ["20", "1", "21"]]

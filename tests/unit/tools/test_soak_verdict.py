@@ -11,14 +11,9 @@ import pytest
 import typer
 
 from loading.clients import Tally
-from loading.folder import results_folder
-from loading.perf_analyzer import (
-    NothingMeasuredError,
-    PerfAnalyzerError,
-    measure,
-    texts_ns,
-)
-from loading.resources import MEBIBYTE, Sample
+from loading.held import MEBIBYTE, Sample
+from loading.perf_analyzer import NothingMeasuredError, PerfAnalyzerError, measure, texts_ns
+from loading.service import results_folder
 from loading.soak import Observed
 
 LONG_S = 600.0

@@ -217,9 +217,10 @@ class SlotRequests:
     ) -> SamplingParameters:
         # Where a guide is complete the text ends, whatever the request says of its end.
         endless = guide is not None and request.end_id == NO_END_ID
+        least = max(request.min_tokens, request.min_length)
         return SamplingParameters(
             **{name: getattr(request, name) for name in _AS_SENT},
-            min_tokens=budget if endless else request.min_tokens,
+            min_tokens=budget if endless else least,
             seed=secrets.randbits(64) if request.seed is None else request.seed,
             logit_bias=_logit_bias(request),
             bad_words=self._bad_words(request),

@@ -128,6 +128,12 @@ class GenerateRequest:
         allowed.whole_number(0, "max_tokens"),
         default=0,
     )
+    min_length: int = tensor(
+        "INT32",
+        "min_tokens under its older name, which genai-perf sends; the larger of the two holds.",
+        allowed.whole_number(0, "max_tokens"),
+        default=0,
+    )
     seed: int | None = tensor("UINT64", "The same seed gives the same text; absent: a fresh one.")
     stop_words: tuple[str, ...] = tensor(
         "BYTES",

@@ -85,6 +85,7 @@ def test_a_fraction_means_what_was_written_not_what_32_bits_make_of_it() -> None
         ("presence_penalty", math.inf, "between -100.0 and 100.0"),
         ("frequency_penalty", math.nan, "between -100.0 and 100.0"),
         ("min_tokens", -1, "between 0 and 4096"),
+        ("min_length", 4097, "between 0 and 4096"),
         ("stop_words", ["x"] * 17, "has 17 elements; it must have at most 16"),
         ("stop_words", ["x" * 257], "at most 256 bytes"),
         ("bad_words", ["x"] * 33, "has 33 elements; it must have at most 32"),
