@@ -2,7 +2,8 @@
 
 It stands for tritonserver as the supervisor sees it: a command line, model control over HTTP, a
 process for each model, which makes a file in shared memory and, if it is an engine or `card`, beats
-in a real cache pool. Like Triton, the server does not notice that a stub died. `Installation`
+in a real cache pool. Like Triton, the server does not notice that a stub died, and lets go of a
+model some time after it ended its process. `Installation`
 writes both programs. A file `refuse_MODEL` in the folder holds how many loads of a model fail.
 """
 
@@ -18,7 +19,7 @@ from card.serving.supervision.processes import STUB_PROGRAM
 from card.serving.supervision.states import ENSEMBLE, STUBS
 
 _SERVER = """#!{python}
-import json, os, subprocess, sys, threading
+import json, os, subprocess, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -29,7 +30,7 @@ for word in sys.argv[1:]:
     options.setdefault(name, []).append(value)
 repository = Path(options["--model-repository"][0])
 (prefix,) = (v.partition("=")[2] for v in options["--backend-config"] if "prefix-name" in v)
-stubs, loaded, lock, count = {{}}, set(), threading.Lock(), 0
+stubs, loaded, unloading, lock, count = {{}}, set(), set(), threading.Lock(), 0
 
 def load(model):
     global count
@@ -52,10 +53,16 @@ def load(model):
 
 def unload(model):
     loaded.discard(model)
-    if model in stubs and stubs[model].poll() is None:
-        stubs[model].stdin.close()
-        stubs[model].wait()
+    unloading.add(model)
+    threading.Thread(target=end, args=(model, stubs.get(model)), daemon=True).start()
     return True
+
+def end(model, stub):
+    if stub is not None and stub.poll() is None:
+        stub.stdin.close()
+        stub.wait()
+    time.sleep(0.4)  # Triton still holds a model when its process has ended
+    unloading.discard(model)
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
@@ -64,6 +71,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path.endswith("/index"):
             models = [{{"name": m, "state": "READY"}} for m in loaded]
+            models += [{{"name": m, "state": "UNLOADING"}} for m in unloading - loaded]
             return self.answer(200, models)
         model, verb = self.path.split("/")[-2:]
         ok = load(model) if verb == "load" else unload(model)
