@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, Protocol, cast
+from typing import Literal, cast
 
 from card.engines import Engine, EngineError
-from card.engines.architecture import Architecture
 from card.engines.calibration import ConfigurableEngine, known_invariant, measure_row_costs
 from card.engines.processor import resolve_dtype
 from card.loading import choose_engine, load_engine
@@ -17,18 +16,11 @@ from card.settings import ModelSettings, Settings
 Role = Literal["draft", "draft_small", "target"]
 
 
-class CheckpointEngine(ConfigurableEngine, Protocol):
-    """An engine that runs a checkpoint itself."""
-
-    @property
-    def architecture(self) -> Architecture: ...
-
-
 class Engines:
-    """Loads a model when it is first asked for with a number of threads, and keeps it. A target
-    that is loaded as served lends its weights to numbers that divide its threads.
+    """Loads a model when a number of threads is first asked for, and keeps it.
 
-    Raises `EngineError` where the settings name an engine that is no checkpoint's.
+    A target that is loaded as served lends its weights to numbers that divide its threads. Raises
+    `EngineError` if the settings name an engine that loads no checkpoint.
     """
 
     def __init__(
@@ -38,8 +30,7 @@ class Engines:
     ) -> None:
         self._settings = settings
         self._load_as_served = load
-        self._loaded: dict[tuple[Role, int, bool], CheckpointEngine] = {}
-        self._probes: dict[int, CheckpointEngine] = {}
+        self._loaded: dict[tuple[Role, int, bool], ConfigurableEngine] = {}
         for role, name in self.names.items():
             if name == "tensorrt_llm":
                 raise EngineError(
@@ -58,7 +49,7 @@ class Engines:
         """What the target's matrices are stored in."""
         return resolve_dtype(self._settings.target.dtype)
 
-    def on(self, role: Role, threads: int, *, spreads: bool = False) -> CheckpointEngine:
+    def on(self, role: Role, threads: int, *, spreads: bool = False) -> ConfigurableEngine:
         """The engine of `role` for so many threads; `spreads`: for more while it is alone, as in
         production. Raises `EngineError`."""
         key = (role, threads, spreads)
@@ -68,7 +59,7 @@ class Engines:
             self._loaded[key] = self._load(role, threads, spreads=spreads)
         return self._loaded[key]
 
-    def _load(self, role: Role, threads: int, *, spreads: bool) -> CheckpointEngine:
+    def _load(self, role: Role, threads: int, *, spreads: bool) -> ConfigurableEngine:
         served = None if spreads else self._loaded.get((role, self._settings.target.threads, True))
         alone = 0 if served is None else served.options.threads_alone
         if served is not None and alone and alone % threads == 0:
@@ -79,31 +70,16 @@ class Engines:
         model = self._model(role).model_copy(update=changes)
         loads_as: Literal["draft", "target"] = "target" if role == "target" else "draft"
         engine = self._load_as_served(self._settings.model_copy(update={loads_as: model}), loads_as)
-        return cast(CheckpointEngine, engine)
+        return cast(ConfigurableEngine, engine)
 
     def _model(self, role: Role) -> ModelSettings:
         model: ModelSettings = getattr(self._settings, role)
         return model
 
-    def probe(self, threads: int) -> CheckpointEngine:
-        """The target with buffers for one session, knowing no costs: it pads no pass to the rows
-        of the one before, so every pass takes what its own rows take."""
-        if threads not in self._probes:
-            as_served = self._loaded.get(("target", threads, True))
-            engine = as_served or self.on("target", threads)
-            self._probes[threads] = engine.reconfigured(engine.options)
-        return self._probes[threads]
 
-    def row_costs_ms(self, threads: int) -> dict[int, float]:
-        """Milliseconds of a target pass by its rows, measured now."""
-        probe = self.probe(threads)
-        let_torch_use(threads)
-        return measure_row_costs(probe).pass_ms
-
-
-def _on_threads(served: CheckpointEngine, threads: int) -> CheckpointEngine:
-    """On so many threads with the same weights, so that what one system leaves in the caches is
-    there for the next."""
+def _on_threads(served: ConfigurableEngine, threads: int) -> ConfigurableEngine:
+    """On so many threads with the same weights, which one system leaves in the caches for the
+    next."""
     engine = known_invariant(served, replace(served.options, threads=threads, threads_alone=0))
     engine.know_costs(measure_row_costs(engine))
     return engine

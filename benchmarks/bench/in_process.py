@@ -1,7 +1,7 @@
 """Both loops without a server: the target in this process, the draft beside it or here too.
 
-Autoregressive and CARD run as in production, one process per model. Draft-then-verify gets what
-suits it best: one process whose cores all belong to whichever model runs.
+Autoregressive decoding and CARD run as in production, one process per model. Draft-then-verify
+gets what suits it best: one process, where the model that runs has all cores.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from bench.activity import DraftActivity
-from bench.engines import CheckpointEngine, Engines, let_torch_use
-from bench.measurement import Measurement, Phases, Task
+from bench.engines import Engines, let_torch_use
+from bench.measurement import Measurement, Task, draft_counts, slot_counts
 from card.cache import EngineState, Finish, Pool, SlotRequest
 from card.decoding import TargetLoop, TargetTimes
 from card.drafting import DraftLoop, make_drafters
+from card.engines import EngineError
+from card.engines.calibration import ConfigurableEngine
 from card.loading import load_engine, load_small_draft
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
@@ -40,10 +41,6 @@ from card.speculation.pacing import PACINGS
 from card.text import Detokenizer
 
 _START_TIMEOUT_S = 120.0
-
-
-class DraftProcessError(RuntimeError):
-    """The draft's process did not start; the message says why."""
 
 
 def parameters_of(task: Task) -> SamplingParameters:
@@ -71,12 +68,11 @@ def slot_request(
 
 
 class Loops:
-    """A pool and its target loop; the draft's loop too where it has no process of its own.
+    """A pool and its target loop; the draft's loop too where the draft has no process of its own.
 
-    target_on  makes the loop of an engine with so many threads; whether with more of them while
-               the draft is stopped, as in production; of all that were made, the one that was
-               chosen last is stepped
-    draft_on   makes that of the draft's engine
+    target_on  makes the target's loop on so many threads, and on more of them while the draft is
+               stopped if its second argument says so, as in production
+    draft_on   makes the draft's loop on so many threads
     """
 
     def __init__(
@@ -97,22 +93,22 @@ class Loops:
         gc.freeze()
 
     def use(self, threads: int, decoding: str) -> None:
-        """From now on so many threads, for whichever model runs here."""
+        """From now on step the loops on so many threads."""
         # Decoding alone is measured on exactly so many threads, and in draft-then-verify both
-        # models have all of them; else the target takes the cores of a draft that is stopped.
+        # models have all of them; otherwise the target takes the cores of a stopped draft.
         self._target = self._target_on(threads, PACINGS[decoding].parallel)
         if self._draft_on is not None:
             self._draft = self._draft_on(threads)
         let_torch_use(threads)
 
     def announce(self) -> None:
-        """Say that the draft lives, if it runs here, where nothing else does."""
+        """Beat for the draft if it runs here: nothing else does."""
         if self._draft is not None:
             self.pool.beat("draft", EngineState.ATTACHED)
 
     @property
     def times(self) -> TargetTimes:
-        """What the target's loop has spent; it goes on counting."""
+        """What the target's loop has spent so far."""
         return self._target.times
 
     def complete(
@@ -124,68 +120,48 @@ class Loops:
         gamma: int = 1,
         acceptance: str = "exact",
     ) -> Measurement:
-        """Decode one text with `threads` threads for whichever model runs here."""
+        """Decode one text with `threads` threads for the models that run here."""
         self.use(threads, decoding)
         request = slot_request(task, decoding, gamma, acceptance)
         slot, session_id = self.pool.card_slot(0), self.pool.new_session_id()
         self.announce()
-        times, drafted = self.times, self._draft_activity()
-        before = replace(times)
+        drafted, before = draft_counts(self.pool), replace(self.times)
         started = time.perf_counter()
         slot.open(request, session_id)
         while not slot.committed(session_id) and slot.finish(session_id) is Finish.RUNNING:
             self.step()
-        first_token_s = time.perf_counter() - started
-        prefilled = replace(times)
+        first_token_s, prefilled = time.perf_counter() - started, replace(self.times)
         while slot.finish(session_id) is Finish.RUNNING:
             self.step()
         seconds = time.perf_counter() - started
         if slot.finish(session_id) is not Finish.LENGTH:
             raise RuntimeError(f"prompt {task.prompt.id}: the target gave up on the text")
         tokens = slot.output(0, slot.committed(session_id)).tolist()
-        counters = slot.counters()
-        drafted = self._draft_activity().since(drafted)
+        counts = slot_counts(slot.counters())
+        counts.update(draft_counts(self.pool, drafted))
+        counts["target_wait_ns"] = self.times.waiting - before.waiting
+        counts["later_steps"] = self.times.steps - prefilled.steps
+        for phase in ("query", "forward", "verify"):
+            counts[f"{phase}_ns"] = getattr(self.times, phase) - getattr(prefilled, phase)
         slot.close()
         while not slot.reclaim():
             self.step()
-        return Measurement(
-            text=text_of(self._tokenizer, task, tokens),
-            tokens=tuple(tokens),
-            generated=len(tokens),
-            seconds=seconds,
-            first_token_s=first_token_s,
-            steps=counters.steps,
-            drafted=counters.drafted,
-            accepted=counters.accepted,
-            queries=counters.queries,
-            hits=counters.hits,
-            draft=drafted,
-            foreign=counters.foreign,
-            layers=counters.layers,
-            lost_layers=counters.lost_layers,
-            saved_rows=counters.saved_rows,
-            target_wait_s=(times.waiting - before.waiting) / 1e9,
-            phases=_phases(prefilled, times),
-        )
+        text = text_of(self._tokenizer, task, tokens)
+        return Measurement(text, tuple(tokens), len(tokens), seconds, first_token_s, counts)
 
     def step(self) -> None:
-        """One look of whoever runs here."""
+        """One step of each loop that runs here."""
         if self._draft is not None:
             self._draft.step()
         self._target.step()
-
-    def _draft_activity(self) -> DraftActivity:
-        if self._draft is not None:
-            return DraftActivity.told_in(self._draft.times)
-        return DraftActivity.told_by(self.pool)
 
 
 class InProcess:
     """The pair as this process runs it.
 
-    rows        of a target pass: those of the settings; where these follow acceptance, the ones
-                that a text begins with
-    rows_adapt  whether they follow acceptance
+    rows        of a target pass: those of the settings; if rows adapt, those that a text begins
+                with
+    rows_adapt  whether the rows of a pass follow acceptance
     """
 
     def __init__(
@@ -193,33 +169,15 @@ class InProcess:
     ) -> None:
         self.settings = settings
         self.engines = engines or Engines(settings)
-        self.dtype = self.engines.dtype
         rows = settings.speculation.rows
         self.rows_adapt = rows == "auto"
         self.rows = best_rows(self.target.row_costs_ms) if rows == "auto" else rows
         self._tokenizer = tokenizer
 
     @property
-    def target(self) -> CheckpointEngine:
+    def target(self) -> ConfigurableEngine:
         """As in production."""
-        return self.target_on(self.settings.target.threads, spreads=True)
-
-    @property
-    def draft(self) -> CheckpointEngine:
-        """With the settings' threads."""
-        return self.draft_on(self.settings.draft.threads)
-
-    def target_on(self, threads: int, *, spreads: bool = False) -> CheckpointEngine:
-        """Loaded once for each number of threads. Raises `EngineError`."""
-        return self.engines.on("target", threads, spreads=spreads)
-
-    def draft_on(self, threads: int) -> CheckpointEngine:
-        """Loaded once for each number of threads. Raises `EngineError`."""
-        return self.engines.on("draft", threads)
-
-    def small_draft_on(self, threads: int) -> CheckpointEngine:
-        """The model that drafts for the draft. Raises `EngineError`."""
-        return self.engines.on("draft_small", threads)
+        return self.engines.on("target", self.settings.target.threads, spreads=True)
 
     def rows_for(self, candidates: int) -> int:
         """`rows`; where they are fixed, enough to verify so many candidates."""
@@ -244,7 +202,9 @@ class InProcess:
             process = _DraftProcess(settings, pool.new_key()) if "draft" in settings.roles else None
 
             def target_on(threads: int, spreads: bool) -> TargetLoop:
-                return TargetLoop(self.target_on(threads, spreads=spreads), pool, settings)
+                return TargetLoop(
+                    self.engines.on("target", threads, spreads=spreads), pool, settings
+                )
 
             try:
                 yield Loops(pool, self._tokenizer, target_on)
@@ -253,48 +213,32 @@ class InProcess:
                     process.stop()
 
     @contextmanager
-    def draft_alone(self) -> Iterator[Loops]:
-        """The draft model in the target's place: what its own autoregressive decoding reaches."""
-        draft = self.settings.draft
-        changes = {"path": draft.path, "dtype": draft.dtype, "engine": draft.engine}
-        model = self.settings.target.model_copy(update=changes)
-        settings = self.settings.model_copy(update={"target": model})
-        engines = Engines(settings)
-        with _home(settings) as (pool, settings):
-            yield Loops(
-                pool,
-                self._tokenizer,
-                lambda threads, _: TargetLoop(engines.on("target", threads), pool, settings),
-            )
-
-    @contextmanager
     def alternating(self, **speculation: Any) -> Iterator[Callable[[int, int], Loops]]:
         """Draft-then-verify: both models here. Yields what makes the loops of a (γ, width).
 
         speculation  what differs from the settings, and from what a (γ, width) changes of them
         """
+        # The draft beats once a text, from this thread.
+        patient = self.settings.serving.model_copy(update={"engine_timeout_s": _START_TIMEOUT_S})
+        usual = self.settings.model_copy(update={"serving": patient})
+
+        def loops_of(gamma: int, width: int) -> Loops:
+            settings = with_speculation(usual, **{**self.room_for(gamma, width), **speculation})
+
+            def target_on(threads: int, _: bool) -> TargetLoop:
+                return TargetLoop(self.engines.on("target", threads), pool, settings)
+
+            def draft_on(threads: int) -> DraftLoop:
+                small = None
+                if settings.has_small_draft:
+                    small = self.engines.on("draft_small", threads)
+                drafters = make_drafters(self.engines.on("draft", threads), settings, small)
+                return DraftLoop(drafters, pool)
+
+            return Loops(pool, self._tokenizer, target_on, draft_on)
+
         with _home(self.settings) as (pool, _):
-            yield lambda gamma, width: self._alternating(pool, gamma, width, speculation)
-
-    def _alternating(
-        self, pool: Pool, gamma: int, width: int, speculation: Mapping[str, Any]
-    ) -> Loops:
-        changes = {**self.room_for(gamma, width), **speculation}
-        settings = with_speculation(self.settings, **changes)
-        # The draft beats once per text, from this thread.
-        patient = settings.serving.model_copy(update={"engine_timeout_s": _START_TIMEOUT_S})
-        settings = settings.model_copy(update={"serving": patient})
-
-        def draft_on(threads: int) -> DraftLoop:
-            small = self.small_draft_on(threads) if settings.has_small_draft else None
-            return DraftLoop(make_drafters(self.draft_on(threads), settings, small), pool)
-
-        return Loops(
-            pool,
-            self._tokenizer,
-            lambda threads, _: TargetLoop(self.target_on(threads), pool, settings),
-            draft_on,
-        )
+            yield loops_of
 
 
 def with_speculation(settings: Settings, **changes: object) -> Settings:
@@ -310,19 +254,10 @@ def text_of(tokenizer: Tokenizer, task: Task, tokens: list[int]) -> str:
     return pushed.text + detokenizer.finish().text
 
 
-def _phases(before: TargetTimes, now: TargetTimes) -> Phases:
-    return Phases(
-        steps=now.steps - before.steps,
-        query=(now.query - before.query) / 1e6,
-        forward=(now.forward - before.forward) / 1e6,
-        verify=(now.verify - before.verify) / 1e6,
-    )
-
-
 @contextmanager
 def _home(settings: Settings) -> Iterator[tuple[Pool, Settings]]:
-    """A pool in a folder of its own, for a process has but one in a place, and the settings that
-    lead there."""
+    """A pool in a folder of its own, because a process has one pool in a folder, and the settings
+    that name the folder."""
     usual = settings.cache.directory
     with tempfile.TemporaryDirectory(prefix="card-bench-", dir=usual) as home:
         cache = settings.cache.model_copy(update={"directory": Path(home)})
@@ -348,7 +283,7 @@ class _DraftProcess:
         try:
             self._ours.recv()
         except EOFError:
-            raise DraftProcessError("the draft process ended while it started; see above") from None
+            raise EngineError("the draft process ended while it started; see above") from None
 
     def stop(self) -> None:
         with suppress(BrokenPipeError):  # it ended by itself
@@ -357,9 +292,9 @@ class _DraftProcess:
 
 
 def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -> None:
-    # A Ctrl-C is for the parent, which ends us.
+    # A Ctrl-C is for the parent, which ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Whoever finds us hanging may ask where.
+    # `kill -USR1` prints where a hanging process stands.
     faulthandler.register(signal.SIGUSR1)
     engine, small = load_engine(settings, "draft"), load_small_draft(settings)
     process = EngineProcess(

@@ -1,5 +1,6 @@
 """The prompts: a JSONL file, one object in each line: `id`, `category`, and a text to continue
-(`prompt`) or a chat to answer (`messages`)."""
+(`prompt`) or a chat to answer (`messages`). `answer` says what the first line of the text that is
+written must end with."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from typing_extensions import Self
 from card.settings import LimitSettings
 
 Render = Callable[[Sequence[Mapping[str, str]]], str]
-"""Makes one text of the messages of a chat. Raises `ValueError` if they are not to its liking."""
+"""Makes one text of the messages of a chat. Raises `ValueError` for messages that its template
+refuses."""
 
 
 class PromptsError(ValueError):
@@ -25,8 +27,9 @@ class PromptsError(ValueError):
 class Prompt:
     """A text to continue, and its tokens as the server's preprocessing makes them.
 
-    category  such as `SpecBench/qa`: figures are told for it, and for what stands before a slash
+    category  such as `SpecBench/qa`: ratios are printed for it, and for what stands before a slash
     is_chat   it is a chat as the model's template writes it
+    answer    the one right answer; empty: there is none
     """
 
     id: str
@@ -34,6 +37,12 @@ class Prompt:
     tokens: tuple[int, ...]
     category: str = ""
     is_chat: bool = False
+    answer: str = ""
+
+    def is_answered_by(self, text: str) -> bool:
+        """Whether the first line of `text` ends with the answer, and a full stop at most."""
+        line = text.lstrip().split("\n", 1)[0]
+        return line.rstrip(" .").endswith(f" {self.answer}")
 
 
 class _Message(BaseModel):
@@ -46,6 +55,7 @@ class _Line(BaseModel):
     category: str = ""
     prompt: str | None = Field(None, min_length=1)
     messages: list[_Message] | None = Field(None, min_length=1)
+    answer: str = ""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -65,8 +75,7 @@ class _Line(BaseModel):
 def read_prompts(
     path: Path, tokenizer: Tokenizer, limit: int | None = None, render: Render | None = None
 ) -> list[Prompt]:
-    """The first `limit` prompts of the file; `render` is for those that are chats. Raises
-    `PromptsError`."""
+    """The first `limit` prompts; `render` makes texts of chats. Raises `PromptsError`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -87,7 +96,7 @@ def read_prompts(
         except ValueError as error:
             raise PromptsError(f"{place}: {error}") from error
         tokens, is_chat = tuple(tokenizer.encode(text).ids), found.messages is not None
-        prompts[name] = Prompt(name, text, tokens, found.category, is_chat)
+        prompts[name] = Prompt(name, text, tokens, found.category, is_chat, found.answer)
     if not prompts:
         raise PromptsError(f"--prompts {path} holds no prompt; at least one is needed")
     return list(prompts.values())

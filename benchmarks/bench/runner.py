@@ -1,0 +1,220 @@
+"""The interleaving runner: contenders write the same texts in turns.
+
+First they write a few short texts, by which the setting of each system is chosen, then all texts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
+
+from rich.console import Console
+
+from bench.measurement import Measurement, Task, geometric_mean
+from card.cache import SALT_BYTES
+
+PILOT_PROMPTS, PILOT_TOKENS, WARM_UP_TOKENS = 4, 48, 16
+"""Texts by which each system's fastest setting is found, their length, and that of a warm-up."""
+
+_LINE_EVERY_S = 20.0
+
+Clock = Callable[[], bool]
+"""Whether there is time left."""
+
+
+class ContenderError(RuntimeError):
+    """A contender cannot go on; the message says why. The others can."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One system with one setting.
+
+    system    a key of `SYSTEMS`, or a peer's mode
+    where     `in_process`, `grpc` or `peer`
+    threads   of the model that runs
+    rows      most rows of one target pass; where they adapt, those that a text begins with
+    gamma     draft tokens before a verification; None: the system's own choice
+    streams   texts at once
+    lossless  it promises the text of the target alone, bit for bit
+    """
+
+    system: str
+    where: str
+    threads: int
+    rows: int
+    gamma: int | None = None
+    streams: int = 1
+    lossless: bool = field(default=True, kw_only=True)
+    complete: Callable[[Task], Measurement] = field(compare=False, repr=False, kw_only=True)
+
+    @property
+    def key(self) -> str:
+        """What its settings compete under: the system, where it runs, and how many streams."""
+        place = "@grpc" if self.where == "grpc" else ""
+        return self.system + place + (f" x{self.streams}" if self.streams > 1 else "")
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """As figures begin."""
+        names = ("system", "where", "threads", "rows", "gamma", "streams")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def is_ours(self) -> bool:
+        return self.where != "peer"
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One text by one contender; `equal` to what the target wrote alone."""
+
+    contender: Contender
+    task: Task
+    measurement: Measurement
+    equal: bool
+
+
+def clock_of(minutes: float) -> Clock:
+    """Whether there is time left, from now on."""
+    ends = time.monotonic() + 60 * minutes
+    return lambda: time.monotonic() < ends
+
+
+class Runner:
+    """Lets contenders take turns.
+
+    skipped  gets a line for each contender that cannot go on
+    """
+
+    def __init__(self, console: Console, skipped: list[str]) -> None:
+        self._console = console
+        self._skipped = skipped
+
+    def try_settings(
+        self, contenders: Sequence[Contender], tasks: Sequence[Task], has_time: Clock
+    ) -> list[Completion]:
+        """What settings make of a few short texts: all write the first text, the faster half of
+        those of each system the next one, and so on while there is time."""
+        warm = of_phase("warm up", tasks[:1], WARM_UP_TOKENS)
+        able = [c.contender for c in self.run({warm[0].temperature: contenders}, warm, has_time)]
+        line_up: dict[float, list[Contender]] = {task.temperature: able for task in tasks}
+        few = of_phase("choosing settings", tasks, PILOT_TOKENS)
+        completions: list[Completion] = []
+        for prompt in list(dict.fromkeys(task.prompt for task in tasks))[:PILOT_PROMPTS]:
+            if not completions or has_time():
+                texts = [task for task in few if task.prompt == prompt]
+                completions += self.run(line_up, texts, has_time)
+                line_up = faster_half(completions)
+        return completions
+
+    def run(
+        self,
+        line_up: Mapping[float, Sequence[Contender]],
+        tasks: Sequence[Task],
+        has_time: Clock = lambda: True,
+    ) -> list[Completion]:
+        """Every contender of a temperature writes every text of that temperature.
+
+        All write a text before the next one is begun, so that noise hits all alike, and each visit
+        begins with another contender, so that none always follows the same one. The reference is
+        what the first contender, the target alone, wrote. A contender that fails leaves; if the
+        reference fails, `ContenderError` is raised.
+
+        has_time  asked before each prompt but the first; without it no further prompt is begun
+        """
+        left: set[Contender] = set()
+        completions: list[Completion] = []
+        advance = lines_of_progress(self._console, sum(len(line_up[t.temperature]) for t in tasks))
+        for visit, task in enumerate(tasks):
+            # All temperatures of a prompt, or none.
+            begins = visit == 0 or task.prompt != tasks[visit - 1].prompt
+            if visit and begins and not has_time():
+                break
+            able = [contender for contender in line_up[task.temperature] if contender not in left]
+            first = visit % len(able)
+            found: dict[Contender, Measurement] = {}
+            for contender in (*able[first:], *able[:first]):
+                try:
+                    found[contender] = contender.complete(task)
+                except ContenderError as error:
+                    if contender is able[0]:
+                        raise
+                    left.add(contender)
+                    self._skipped.append(f"{contender.key}: {error}")
+                    self._console.print(f"left out: {error}", highlight=False, soft_wrap=True)
+                advance()
+            completions += [
+                Completion(who, task, found[who], found[who].writes_the_same_as(found[able[0]]))
+                for who in able
+                if who in found
+            ]
+        return completions
+
+
+def lines_of_progress(console: Console, total: int) -> Callable[[], None]:
+    """What to call after each of `total` texts: it prints a line now and then."""
+    done, began_s = 0, time.monotonic()
+    said_s = began_s
+
+    def advance() -> None:
+        nonlocal done, said_s
+        done, now_s = done + 1, time.monotonic()
+        if now_s - said_s >= _LINE_EVERY_S or done == total:
+            said_s = now_s
+            console.print(f"texts: {done} of {total}, {now_s - began_s:.0f} s", highlight=False)
+
+    return advance
+
+
+def faster_half(completions: Sequence[Completion]) -> dict[float, list[Contender]]:
+    """By temperature, the faster half of the settings of every system, in their order."""
+    return _fastest(completions, lambda settings: (settings + 1) // 2)
+
+
+def fastest_settings(completions: Sequence[Completion]) -> dict[float, list[Contender]]:
+    """By temperature, the fastest setting of every system, in the order of the systems."""
+    return _fastest(completions, lambda _: 1)
+
+
+def _fastest(
+    completions: Sequence[Completion], kept: Callable[[int], int]
+) -> dict[float, list[Contender]]:
+    """By temperature, of the settings of every system that wrote most texts, as many of the fastest
+    as `kept` says."""
+    speeds: dict[float, dict[Contender, list[float]]] = {}
+    for c in completions:
+        of_contender = speeds.setdefault(c.task.temperature, {})
+        of_contender.setdefault(c.contender, []).append(c.measurement.tokens_per_s)
+    found: dict[float, list[Contender]] = {}
+    for temperature, of_contender in speeds.items():
+        chosen: set[Contender] = set()
+        for settings in _of_each_system(of_contender):
+            most = max(len(of_contender[contender]) for contender in settings)
+            stayed = [one for one in settings if len(of_contender[one]) == most]
+            stayed.sort(key=lambda one: -geometric_mean(of_contender[one]))
+            chosen.update(stayed[: kept(len(stayed))])
+        found[temperature] = [contender for contender in of_contender if contender in chosen]
+    return found
+
+
+def _of_each_system(contenders: Iterable[Contender]) -> list[list[Contender]]:
+    found: dict[str, list[Contender]] = {}
+    for contender in contenders:
+        found.setdefault(contender.key, []).append(contender)
+    return list(found.values())
+
+
+def of_phase(name: str, tasks: Sequence[Task], most_tokens: int | None = None) -> list[Task]:
+    """Texts of one temperature may share n-grams, but not with the same texts of another phase."""
+    return [
+        replace(
+            task,
+            max_tokens=min(task.max_tokens, most_tokens or task.max_tokens),
+            salt=blake2b(f"{name}, {task.temperature}".encode(), digest_size=SALT_BYTES).digest(),
+        )
+        for task in tasks
+    ]
