@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,10 +38,10 @@ def completion(
     answer: str = "",
     text: str = "",
     latency: dict[str, float] | None = None,
-    **counts: int,
+    counts: dict[str, int] | None = None,
 ) -> Completion:
     measured = Measurement(
-        text, None, TOKENS, TOKENS / speed, first_token_s, Counter(counts), latency or {}
+        text, None, TOKENS, TOKENS / speed, first_token_s, Counter(counts or {}), latency or {}
     )
     task = Task(Prompt(prompt, prompt, (1,), category, answer=answer), 0.0, 0, TOKENS)
     return Completion(contender, task, measured, equal)
@@ -82,8 +81,7 @@ def test_shares_are_of_all_texts_together() -> None:
         "draft_busy_ns": 1_400_000_000, "draft_passes": 2_000,
         "later_steps": 8, "query_ns": 4_000_000, "forward_ns": 80_000_000, "verify_ns": 8_000_000,
     }  # fmt: skip
-    first_token_s: Any = 0.4
-    card = completion(CARD, "a", 50, first_token_s=first_token_s, **counts)
+    card = completion(CARD, "a", 50, first_token_s=0.4, counts=counts)
     row = row_of(summarise([*speeds(ALONE, a=100), card]), "card")
     assert (row["tokens_per_step"], row["mean_accepted"]) == (10.0, 9.0)
     assert row["hit_rate"] == pytest.approx(2 / 3)
