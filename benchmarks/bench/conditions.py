@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import shlex
 import subprocess
@@ -20,16 +19,9 @@ from bench.in_process import InProcess
 from bench.measurement import Task
 from bench.runner import Completion
 from card.cores import usable_cores
-from card.engines.processor import processor_name
+from card.engines.processor import processor_name, resolve_dtype
+from card.loading import choose_engine
 from card.settings import REPOSITORY_ROOT
-
-BUSY_LOAD = 0.3
-"""Above this load per core before the start, figures are too low."""
-
-
-def load() -> float:
-    """The one-minute load average."""
-    return round(os.getloadavg()[0], 2)
 
 
 def conditions_of(
@@ -61,8 +53,11 @@ def conditions_of(
         "prompts_wanted": len({task.prompt for task in tasks}),
         "prompt_numbers": numbers,
         "max_tokens": max(task.max_tokens for task in tasks),
-        "engines": pair.engines.names,
-        "dtype": pair.engines.dtype,
+        "engines": [
+            choose_engine(pair.settings, model)
+            for model in (pair.settings.target, pair.settings.draft)
+        ],
+        "dtype": resolve_dtype(pair.settings.target.dtype),
         "row_invariant": pair.target.row_invariant,
         "draft_row_costs_ms": pair.engines.on("draft", pair.settings.draft.threads).row_costs_ms,
         "target_row_costs_ms": pair.target.row_costs_ms,
@@ -72,16 +67,10 @@ def conditions_of(
 
 def described(conditions: Mapping[str, Any]) -> str:
     """The conditions in one paragraph."""
-    machine, engines = conditions["machine"], conditions["engines"]
-    return (
-        f"{machine['processor']}, {machine['cores']} cores for every system, "
-        f"{machine['memory_gib']:g} GiB, {machine['system']}, {machine['software']}, load "
-        f"{machine['load']:g} before the start; engines {engines['target']} (target), "
-        f"{engines['draft']} (draft) in {conditions['dtype']}, row-invariant: "
-        f"{'yes' if conditions['row_invariant'] else 'no'}; {len(conditions['prompt_numbers'])} of "
-        f"{conditions['prompts_wanted']} prompts of {conditions['prompts']}, "
-        f"{conditions['max_tokens']} tokens each. `benchmarks/README.md` explains the columns."
-    )
+    names = ("engines", "dtype", "row_invariant", "prompts", "prompts_wanted", "max_tokens")
+    said = {**conditions["machine"], **{name: conditions[name] for name in names}}
+    said["prompts_measured"] = len(conditions["prompt_numbers"])
+    return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in said.items()) + "."
 
 
 def _inside(content: Any) -> Any:
@@ -91,12 +80,7 @@ def _inside(content: Any) -> Any:
 
 def _software() -> str:
     """What computed, with versions; CARD's is the commit, "-dirty" if files differ from it."""
-    found = [f"Python {platform.python_version()}"]
-    for package in ("openvino", "torch"):
-        try:
-            found.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            continue
+    versions = [f"{name} {metadata.version(name)}" for name in ("openvino", "torch")]
     command = ["git", "-C", str(REPOSITORY_ROOT), "describe", "--always", "--dirty"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    return ", ".join([*found, *([f"CARD {said}"] if said else [])])
+    commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    return ", ".join([f"Python {platform.python_version()}", *versions, f"CARD {commit}"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from bench.conditions import BUSY_LOAD, conditions_of, load
+from bench.conditions import conditions_of
 from bench.figures import Question, ratios, summarise
 from bench.in_process import InProcess
 from bench.measurement import Task
@@ -29,6 +30,9 @@ from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
 from model_files.opening import is_gguf
 from training.cutting import cut
+
+_BUSY_LOAD = 0.3
+"""Above this load per core before the start, figures are too low."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,8 @@ class LineUp:
 
 def contest(title: str, extent: Extent, line_up: Callable[[Stage], LineUp]) -> None:
     """Let all contenders write all texts, and report. Raises `typer.Exit`."""
-    load_before, console = load(), Console()
-    if load_before > BUSY_LOAD * usable_cores():
+    load_before, console = round(os.getloadavg()[0], 2), Console()
+    if load_before > _BUSY_LOAD * usable_cores():
         console.print(f"The machine is busy (load {load_before:g}): figures will be too low.")
     with said_in_one_line(), ExitStack() as stack:
         settings = load_settings(extent.settings_file)

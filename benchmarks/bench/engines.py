@@ -1,17 +1,28 @@
-"""The pair's engines, one for each role and thread count."""
+"""The pair's engines, one for each role and thread count, and a draft in a process of its own."""
 
 from __future__ import annotations
 
+import faulthandler
+import multiprocessing
+import os
+import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from typing import Literal, cast
 
+from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine, EngineError
 from card.engines.calibration import ConfigurableEngine, known_invariant, measure_row_costs
-from card.engines.processor import resolve_dtype
-from card.loading import choose_engine, load_engine
+from card.loading import choose_engine, load_engine, load_small_draft
+from card.serving.geometry import pool_geometry
+from card.serving.triton.engine_process import EngineProcess
 from card.settings import ModelSettings, Settings
+
+START_TIMEOUT_S = 120.0
 
 Role = Literal["draft", "draft_small", "target"]
 
@@ -31,23 +42,12 @@ class Engines:
         self._settings = settings
         self._load_as_served = load
         self._loaded: dict[tuple[Role, int, bool], ConfigurableEngine] = {}
-        for role, name in self.names.items():
-            if name == "tensorrt_llm":
+        for role, model in (("target", settings.target), ("draft", settings.draft)):
+            if choose_engine(settings, model) == "tensorrt_llm":
                 raise EngineError(
-                    f"the benchmark runs checkpoints on the processor, not {name}; "
+                    "the benchmark runs checkpoints on the processor, not tensorrt_llm; "
                     f"set {role}.engine to auto, openvino or torch"
                 )
-
-    @property
-    def names(self) -> dict[str, str]:
-        """Which engine runs each model."""
-        models = {"target": self._settings.target, "draft": self._settings.draft}
-        return {role: choose_engine(self._settings, model) for role, model in models.items()}
-
-    @property
-    def dtype(self) -> str:
-        """What the target's matrices are stored in."""
-        return resolve_dtype(self._settings.target.dtype)
 
     def on(self, role: Role, threads: int, *, spreads: bool = False) -> ConfigurableEngine:
         """The engine of `role` for so many threads; `spreads`: for more while it is alone, as in
@@ -89,3 +89,48 @@ def let_torch_use(threads: int) -> None:
     """Torch has one thread count for the whole process, whatever its engines were loaded with."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
+
+
+@contextmanager
+def draft_process(settings: Settings, key: str) -> Iterator[None]:
+    """The draft engine in a process of its own, as a Triton stub would run it."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_run_draft, args=(settings, os.getpid(), key, theirs), daemon=True
+    )
+    process.start()
+    theirs.close()
+    try:
+        ours.recv()
+    except EOFError:
+        raise EngineError("the draft process ended while it started; see above") from None
+    try:
+        yield
+    finally:
+        ours.close()
+        process.join()
+
+
+def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -> None:
+    # A Ctrl-C is for the parent, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # `kill -USR1` prints where a hanging process stands.
+    faulthandler.register(signal.SIGUSR1)
+    engine, small = load_engine(settings, "draft"), load_small_draft(settings)
+    process = EngineProcess(
+        "draft",
+        settings.cache.directory,
+        pool_geometry(settings),
+        lambda pool: DraftLoop(
+            make_drafters(engine, settings, small), pool, pass_ms=engine.row_costs_ms.get(1, 0.0)
+        ),
+        engine_timeout_s=settings.serving.engine_timeout_s,
+        server_pid=parent,
+    )
+    process.start()
+    process.attach(key, time.monotonic_ns() + int(START_TIMEOUT_S * 1e9))
+    parents.send(None)
+    with suppress(EOFError):  # the parent wants no more, or died
+        parents.recv()
+    process.stop()

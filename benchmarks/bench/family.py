@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from enum import Enum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bench import terminal
 from bench.contest import LineUp, Stage, contest
 from bench.figures import Question
 from bench.line_up import line_up_in_process, line_up_served
 from bench.served import ServerError
 from bench.systems import SYSTEMS
-from bench.terminal import (
-    PROMPTS,
-    Extent,
-    Limit,
-    MaxTokens,
-    Minutes,
-    PromptsFile,
-    SettingsFile,
-    Temperatures,
-    results_option,
-)
 from card.speculation.pacing import PLAIN
 
 SystemName = Enum("SystemName", {name: name for name in SYSTEMS}, type=str)  # type: ignore[misc]
 
 
 def family(
-    prompts: PromptsFile = PROMPTS,
-    limit: Limit = None,
-    max_tokens: MaxTokens = 128,
-    minutes: Minutes = 60.0,
-    json_file: Annotated[Path | None, results_option()] = None,
-    settings_file: SettingsFile = None,
-    temperature: Temperatures = None,
+    prompts: terminal.PromptsFile = terminal.PROMPTS,
+    limit: terminal.Limit = None,
+    max_tokens: terminal.MaxTokens = 128,
+    minutes: terminal.Minutes = 60.0,
+    json_file: terminal.JsonFile = None,
+    settings_file: terminal.SettingsFile = None,
+    temperature: terminal.Temperatures = None,
     system: Annotated[
         list[SystemName] | None,
         typer.Option(
@@ -61,5 +50,7 @@ def family(
         ]
         return LineUp(found, questions)
 
-    extent = Extent(prompts, max_tokens, json_file, settings_file, limit, minutes, temperature)
+    extent = terminal.Extent(
+        prompts, max_tokens, json_file, settings_file, limit, minutes, temperature
+    )
     contest("The family", extent, line_up)

@@ -19,6 +19,7 @@ from bench.runner import Completion, Contender
 from card.speculation.pacing import PLAIN
 
 ALL = "all"
+_DESCRIBED = ("system", "where", "rows", "gamma", "streams")
 _RESAMPLES, _SEED, _PERCENTILES = 2000, 0, (2.5, 97.5)
 
 Row = dict[str, Any]
@@ -39,11 +40,10 @@ def _row(contender: Contender, temperature: float, done: Sequence[Completion]) -
     found = [completion.measurement for completion in done]
     speeds = [measured.tokens_per_s for measured in found]
     row: Row = {
-        **contender.described,
+        **{name: getattr(contender, name) for name in _DESCRIBED},
         "temperature": temperature,
         "texts": len(done),
         "tokens_per_s": median(speeds),
-        "tokens_per_s_quartiles": np.percentile(speeds, (25, 75)).tolist(),
         "time_to_first_token_ms": median(1e3 * measured.first_token_s for measured in found),
     }
     if contender.is_ours:
@@ -75,8 +75,6 @@ def _speculation(total: Mapping[str, int], generated: int, seconds: float) -> Ro
     steps, passes = total["steps"], total["draft_passes"]
     row: Row = {
         "tokens_per_step": generated / steps,
-        "mean_accepted": total["accepted"] / steps,
-        "empty_query_share": (total["queries"] - total["hits"]) / steps,
         "foreign_share": total["foreign"] / generated,
     }
     if "draft_passes" in total:
@@ -90,7 +88,6 @@ def _speculation(total: Mapping[str, int], generated: int, seconds: float) -> Ro
         row["rollback_share"] = total["lost_layers"] / total["layers"]
     if passes:
         row["draft_ms_per_pass"] = total["draft_busy_ns"] / 1e6 / passes
-        row["saved_rows_per_pass"] = total["saved_rows"] / passes
     return row
 
 

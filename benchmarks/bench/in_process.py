@@ -6,41 +6,33 @@ gets what suits it best: one process, where the model that runs has all cores.
 
 from __future__ import annotations
 
-import faulthandler
 import gc
-import multiprocessing
 import os
-import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cache
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
-from bench.engines import Engines, let_torch_use
+from bench.engines import START_TIMEOUT_S, Engines, draft_process, let_torch_use
 from bench.measurement import Measurement, Task, draft_counts, slot_counts
-from card.cache import EngineState, Finish, Pool, SlotRequest
+from card.cache import CardSlot, EngineState, Finish, Pool, SlotRequest
 from card.decoding import TargetLoop, TargetTimes
 from card.drafting import DraftLoop, make_drafters
-from card.engines import EngineError
 from card.engines.calibration import ConfigurableEngine
-from card.loading import load_engine, load_small_draft
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
-from card.serving.triton.engine_process import EngineProcess
 from card.settings import Settings
 from card.speculation.control.measured import best_rows
 from card.speculation.pacing import PACINGS
 from card.text import Detokenizer
-
-_START_TIMEOUT_S = 120.0
 
 
 def parameters_of(task: Task) -> SamplingParameters:
@@ -65,6 +57,27 @@ def slot_request(
         salt=task.salt,
         reuses_kv=False,
     )
+
+
+@dataclass
+class Text:
+    """One text of a run.
+
+    begun_s    seconds since the run began
+    commits    seconds since the run began, and how many tokens came
+    prefilled  what the target's loop had spent when the first token came
+    tokens     ids, when the text has ended
+    """
+
+    begun_s: float
+    commits: list[tuple[float, int]] = field(default_factory=list)
+    committed: int = 0
+    prefilled: TargetTimes = field(default_factory=TargetTimes)
+    tokens: tuple[int, ...] = ()
+
+    @property
+    def ended_s(self) -> float:
+        return self.commits[-1][0]
 
 
 class Loops:
@@ -94,9 +107,10 @@ class Loops:
 
     def use(self, threads: int, decoding: str) -> None:
         """From now on step the loops on so many threads."""
-        # Decoding alone is measured on exactly so many threads, and in draft-then-verify both
-        # models have all of them; otherwise the target takes the cores of a stopped draft.
-        self._target = self._target_on(threads, PACINGS[decoding].parallel)
+        # In draft-then-verify both models have so many threads; otherwise the target takes the
+        # cores of a draft that is stopped or not there.
+        pacing = PACINGS[decoding]
+        self._target = self._target_on(threads, pacing.parallel or not pacing.queries)
         if self._draft_on is not None:
             self._draft = self._draft_on(threads)
         let_torch_use(threads)
@@ -122,32 +136,67 @@ class Loops:
     ) -> Measurement:
         """Decode one text with `threads` threads for the models that run here."""
         self.use(threads, decoding)
-        request = slot_request(task, decoding, gamma, acceptance)
-        slot, session_id = self.pool.card_slot(0), self.pool.new_session_id()
-        self.announce()
         drafted, before = draft_counts(self.pool), replace(self.times)
-        started = time.perf_counter()
-        slot.open(request, session_id)
-        while not slot.committed(session_id) and slot.finish(session_id) is Finish.RUNNING:
-            self.step()
-        first_token_s, prefilled = time.perf_counter() - started, replace(self.times)
-        while slot.finish(session_id) is Finish.RUNNING:
-            self.step()
-        seconds = time.perf_counter() - started
-        if slot.finish(session_id) is not Finish.LENGTH:
-            raise RuntimeError(f"prompt {task.prompt.id}: the target gave up on the text")
-        tokens = slot.output(0, slot.committed(session_id)).tolist()
-        counts = slot_counts(slot.counters())
+        (text,), counts = self.write([task], 1, decoding, gamma, acceptance)
         counts.update(draft_counts(self.pool, drafted))
         counts["target_wait_ns"] = self.times.waiting - before.waiting
-        counts["later_steps"] = self.times.steps - prefilled.steps
+        counts["later_steps"] = self.times.steps - text.prefilled.steps
         for phase in ("query", "forward", "verify"):
-            counts[f"{phase}_ns"] = getattr(self.times, phase) - getattr(prefilled, phase)
-        slot.close()
-        while not slot.reclaim():
+            counts[f"{phase}_ns"] = getattr(self.times, phase) - getattr(text.prefilled, phase)
+        tokens, first_token_s = list(text.tokens), text.commits[0][0]
+        said = text_of(self._tokenizer, task, tokens)
+        return Measurement(said, text.tokens, len(tokens), text.ended_s, first_token_s, counts)
+
+    def write(
+        self,
+        tasks: Sequence[Task],
+        number: int,
+        decoding: str,
+        gamma: int = 1,
+        acceptance: str = "exact",
+    ) -> tuple[list[Text], Counter[str]]:
+        """All tasks, `number` at once: where a text ends, the next one begins. Call `use` before.
+
+        Returns the texts, and what their slots counted together.
+        """
+        self.announce()
+        free = [self.pool.card_slot(index) for index in range(number)]
+        texts: list[Text] = []
+        opened: list[tuple[CardSlot, int, Text]] = []
+        closed: list[CardSlot] = []
+        counts = Counter[str]()
+        started = time.perf_counter()
+        while len(texts) < len(tasks) or opened or closed:
+            while free and len(texts) < len(tasks):
+                slot, session_id = free.pop(), self.pool.new_session_id()
+                request = slot_request(tasks[len(texts)], decoding, gamma, acceptance)
+                texts.append(Text(time.perf_counter() - started))
+                slot.open(request, session_id)
+                opened.append((slot, session_id, texts[-1]))
             self.step()
-        text = text_of(self._tokenizer, task, tokens)
-        return Measurement(text, tuple(tokens), len(tokens), seconds, first_token_s, counts)
+            now = time.perf_counter() - started
+            for stream in list(opened):
+                slot, session_id, text = stream
+                finish, committed = slot.finish(session_id), slot.committed(session_id)
+                if committed > text.committed:
+                    if not text.commits:
+                        text.prefilled = replace(self.times)
+                    text.commits.append((now, committed - text.committed))
+                    text.committed = committed
+                if finish is Finish.RUNNING:
+                    continue
+                if finish is not Finish.LENGTH:
+                    raise RuntimeError("the target gave up on a text")
+                text.tokens = tuple(slot.output(0, committed).tolist())
+                counts.update(slot_counts(slot.counters()))
+                slot.close()
+                opened.remove(stream)
+                closed.append(slot)
+            for slot in list(closed):
+                if slot.reclaim():
+                    closed.remove(slot)
+                    free.append(slot)
+        return texts, counts
 
     def step(self) -> None:
         """One step of each loop that runs here."""
@@ -188,29 +237,21 @@ class InProcess:
         return {"width": width, "rows": "auto" if self.rows_adapt else self.rows_for(candidates)}
 
     @contextmanager
-    def beside(self, draft: Path | None = None, **speculation: Any) -> Iterator[Loops]:
+    def beside(self, **speculation: Any) -> Iterator[Loops]:
         """Autoregressive, PEARL and CARD: the draft, if there is one, in a process of its own.
 
-        draft        another checkpoint than the settings name
         speculation  what differs from the settings
         """
         settings = with_speculation(self.settings, **speculation)
-        if draft is not None:
-            other = settings.draft.model_copy(update={"path": draft})
-            settings = settings.model_copy(update={"draft": other})
         with _home(settings) as (pool, settings):
-            process = _DraftProcess(settings, pool.new_key()) if "draft" in settings.roles else None
 
             def target_on(threads: int, spreads: bool) -> TargetLoop:
-                return TargetLoop(
-                    self.engines.on("target", threads, spreads=spreads), pool, settings
-                )
+                engine = self.engines.on("target", threads, spreads=spreads)
+                return TargetLoop(engine, pool, settings)
 
-            try:
+            drafts = "draft" in settings.roles
+            with draft_process(settings, pool.new_key()) if drafts else nullcontext():
                 yield Loops(pool, self._tokenizer, target_on)
-            finally:
-                if process is not None:
-                    process.stop()
 
     @contextmanager
     def alternating(self, **speculation: Any) -> Iterator[Callable[[int, int], Loops]]:
@@ -219,7 +260,7 @@ class InProcess:
         speculation  what differs from the settings, and from what a (γ, width) changes of them
         """
         # The draft beats once a text, from this thread.
-        patient = self.settings.serving.model_copy(update={"engine_timeout_s": _START_TIMEOUT_S})
+        patient = self.settings.serving.model_copy(update={"engine_timeout_s": START_TIMEOUT_S})
         usual = self.settings.model_copy(update={"serving": patient})
 
         def loops_of(gamma: int, width: int) -> Loops:
@@ -267,49 +308,3 @@ def _home(settings: Settings) -> Iterator[tuple[Pool, Settings]]:
         finally:
             pool.unlink()
             pool.close()
-
-
-class _DraftProcess:
-    """The draft engine in a process of its own, as a Triton stub would run it."""
-
-    def __init__(self, settings: Settings, key: str) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._ours, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_run_draft, args=(settings, os.getpid(), key, theirs), daemon=True
-        )
-        self._process.start()
-        theirs.close()
-        try:
-            self._ours.recv()
-        except EOFError:
-            raise EngineError("the draft process ended while it started; see above") from None
-
-    def stop(self) -> None:
-        with suppress(BrokenPipeError):  # it ended by itself
-            self._ours.send(None)
-        self._process.join()
-
-
-def _run_draft(settings: Settings, parent: int, key: str, parents: Connection) -> None:
-    # A Ctrl-C is for the parent, which ends this process.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # `kill -USR1` prints where a hanging process stands.
-    faulthandler.register(signal.SIGUSR1)
-    engine, small = load_engine(settings, "draft"), load_small_draft(settings)
-    process = EngineProcess(
-        "draft",
-        settings.cache.directory,
-        pool_geometry(settings),
-        lambda pool: DraftLoop(
-            make_drafters(engine, settings, small), pool, pass_ms=engine.row_costs_ms.get(1, 0.0)
-        ),
-        engine_timeout_s=settings.serving.engine_timeout_s,
-        server_pid=parent,
-    )
-    process.start()
-    process.attach(key, time.monotonic_ns() + int(_START_TIMEOUT_S * 1e9))
-    parents.send(None)
-    with suppress(EOFError):  # the parent died
-        parents.recv()
-    process.stop()

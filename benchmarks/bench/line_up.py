@@ -16,30 +16,14 @@ from bench.systems import System
 from card.cores import usable_cores
 from card.speculation.pacing import PACINGS
 
-_EVERY_COUNT_UP_TO = 4
-
-
-def thread_counts(most: int) -> list[int]:
-    """1 to `most` threads; beyond the first few, each count is half as much again."""
-    counts = list(range(1, min(most, _EVERY_COUNT_UP_TO) + 1))
-    while counts[-1] < most:
-        counts.append(min(most, counts[-1] * 3 // 2))
-    return counts
-
 
 def line_up_in_process(
     stack: ExitStack, pair: InProcess, systems: Mapping[str, System]
 ) -> list[Contender]:
     """Each system as its pacing runs best; `stack` ends what they run on.
 
-    Decoding alone tries every number of threads. Models that take turns have the number with which
-    passes of the target took least at load. Systems of equal settings share a draft's process.
+    Systems of equal settings share a draft's process.
     """
-    threads = thread_counts(usable_cores())
-    pass_ms = {
-        count: sum(pair.engines.on("target", count).row_costs_ms.values()) for count in threads
-    }
-    best = min(threads, key=pass_ms.__getitem__)
     open_loops: list[tuple[Mapping[str, Any], Loops]] = []
 
     def beside(speculation: Mapping[str, Any]) -> Loops:
@@ -54,14 +38,11 @@ def line_up_in_process(
         pacing, width = PACINGS[system.decoding], system.speculation.get("width", 1)
         if system.on_a_device:
             continue
-        if not pacing.queries:
-            loops = beside(system.speculation)
-            found += [_contender(name, system, pair, loops, count) for count in threads]
-        elif not pacing.parallel:
+        if pacing.queries and not pacing.parallel:
             # In one process, where the model that runs has all threads.
             loops_of = stack.enter_context(pair.alternating(**system.speculation))
             found += [
-                _contender(name, system, pair, loops_of(gamma, width), best, gamma)
+                _contender(name, system, pair, loops_of(gamma, width), gamma, usable_cores())
                 for gamma in system.gammas
             ]
         elif pacing.waits:
@@ -78,8 +59,8 @@ def _contender(
     system: System,
     pair: InProcess,
     loops: Loops,
-    threads: int | None = None,
     gamma: int | None = None,
+    threads: int | None = None,
 ) -> Contender:
     """threads  None: those of the settings"""
     pacing, count = PACINGS[system.decoding], threads or pair.settings.target.threads
@@ -92,9 +73,7 @@ def _contender(
     rows = pair.rows if pacing.queries else 1
     if gamma is not None:
         rows = pair.rows_for(pacing.chunk(gamma))
-    return Contender(
-        name, "in_process", count, rows, gamma, lossless=system.lossless, complete=complete
-    )
+    return Contender(name, "in_process", rows, gamma, lossless=system.lossless, complete=complete)
 
 
 def line_up_served(
@@ -121,11 +100,8 @@ def line_up_served(
                 write = _on_a_device(far, system.decoding, gamma)
             else:
                 write = _by_the_server(server, system.decoding)
-            count = pair.settings.target.threads
             found.append(
-                Contender(
-                    name, "grpc", count, pair.rows, gamma, lossless=system.lossless, complete=write
-                )
+                Contender(name, "grpc", pair.rows, gamma, lossless=system.lossless, complete=write)
             )
     return found
 

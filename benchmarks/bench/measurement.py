@@ -11,10 +11,7 @@ import numpy as np
 from bench.prompts import Prompt
 from card.cache import NO_SALT, Pool, SlotCounters
 
-_OF_SLOT = (
-    "steps", "drafted", "accepted", "queries", "hits", "foreign", "layers", "lost_layers",
-    "saved_rows",
-)  # fmt: skip
+_OF_SLOT = ("steps", "accepted", "queries", "hits", "foreign", "layers", "lost_layers")
 _OF_DRAFT = ("draft_waiting_ns", "draft_busy_ns", "draft_passes")
 
 

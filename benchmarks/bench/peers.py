@@ -24,11 +24,12 @@ from tokenizers import Tokenizer
 from bench.in_process import InProcess, text_of
 from bench.measurement import Measurement, Task
 from bench.runner import Contender, ContenderError
+from card.cores import usable_cores
+from card.engines.processor import resolve_dtype
 from card.settings import REPOSITORY_ROOT
 
 _REQUIREMENTS = REPOSITORY_ROOT / "requirements"
 _ANSWER_S = 300.0
-_TRIES = 2
 _LAST_LINES = 3
 
 
@@ -88,9 +89,7 @@ PEERS = {peer.name: peer for peer in (_LLAMA_CPP, _OPENVINO)}
 
 
 @contextmanager
-def line_up_peer(
-    peer: Peer, pair: InProcess, tokenizer: Tokenizer, threads: int
-) -> Iterator[list[Contender]]:
+def line_up_peer(peer: Peer, pair: InProcess, tokenizer: Tokenizer) -> Iterator[list[Contender]]:
     """Install, convert and start a peer. Raises `PeerError`."""
     target, draft = pair.settings.target.path, pair.settings.draft.path
     if not peer.converts and target.suffix != ".gguf":
@@ -99,29 +98,33 @@ def line_up_peer(
     models = [target, draft]
     if peer.converts:
         models = [convert(peer, python, model, target) for model in models]
-    dtype = "float32" if pair.engines.dtype == "float32" else "bfloat16"
+    exact = resolve_dtype(pair.settings.target.dtype) == "float32"
+    dtype = "float32" if exact else "bfloat16"
     worker = _Worker(
         peer.name,
         [
             str(python),
             str(peer.scripts / f"{peer.name}_worker.py"),
             *("--target", str(models[0]), "--draft", str(models[1]), "--dtype", dtype),
-            *("--context", str(pair.settings.limits.context_tokens), "--threads", str(threads)),
+            *(
+                "--context",
+                str(pair.settings.limits.context_tokens),
+                "--threads",
+                str(usable_cores()),
+            ),
         ],
     )
     try:
-        yield [_contender(worker, mode, tokenizer, threads) for mode in peer.modes]
+        yield [_contender(worker, mode, tokenizer) for mode in peer.modes]
     finally:
         worker.stop()
 
 
-def _contender(worker: _Worker, mode: Mode, tokenizer: Tokenizer, threads: int) -> Contender:
+def _contender(worker: _Worker, mode: Mode, tokenizer: Tokenizer) -> Contender:
     def complete(task: Task) -> Measurement:
         return worker.complete(task, mode, tokenizer)
 
-    return Contender(
-        mode.system, "peer", threads, rows=1, gamma=mode.assistant_tokens, complete=complete
-    )
+    return Contender(mode.system, "peer", 1, mode.assistant_tokens, complete=complete)
 
 
 class _Worker:
@@ -148,7 +151,7 @@ class _Worker:
             raise
 
     def complete(self, task: Task, mode: Mode, tokenizer: Tokenizer) -> Measurement:
-        """Raises `PeerError` when the peer fails at a text twice."""
+        """Raises `PeerError`."""
         request = {
             "mode": mode.mode,
             "assistant_tokens": mode.assistant_tokens,
@@ -157,11 +160,8 @@ class _Worker:
             "temperature": task.temperature,
             "seed": task.seed,
         }
-        for _ in range(_TRIES):
-            answer = self._ask(request)
-            if "error" not in answer:
-                break
-        else:
+        answer = self._ask(request)
+        if "error" in answer:
             raise PeerError(f"{self._name} {mode.mode}: {answer['error']}")
         tokens = answer["tokens"]
         text, seconds = text_of(tokenizer, task, tokens), answer["seconds"]

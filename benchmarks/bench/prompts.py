@@ -8,15 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 from tokenizers import Tokenizer
-from typing_extensions import Self
 
 from card.settings import LimitSettings
 
 Render = Callable[[Sequence[Mapping[str, str]]], str]
 """Makes one text of the messages of a chat. Raises `ValueError` for messages that its template
 refuses."""
+
+
+_ALLOWED = (
+    'every line must be a JSON object like {"id": "a", "category": "b", "prompt": "def f("} or '
+    '{"id": "a", "category": "b", "messages": [{"role": "user", "content": "Hello"}]}'
+)
 
 
 class PromptsError(ValueError):
@@ -57,14 +62,10 @@ class _Line(BaseModel):
     messages: list[_Message] | None = Field(None, min_length=1)
     answer: str = ""
 
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("needs either a prompt or messages")
-        return self
-
     def text(self, render: Render | None) -> str:
         """Raises `ValueError`."""
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("needs either a prompt or messages")
         if self.prompt is not None:
             return self.prompt
         if render is None:
@@ -87,32 +88,23 @@ def read_prompts(
         if len(prompts) == limit:
             break
         place = f"{path}, line {number}"
-        found = _parsed(line, place)
+        try:
+            found = _Line.model_validate_json(line)
+            text = found.text(render)
+        except ValidationError as error:
+            (problem, *_) = error.errors()
+            field = ".".join(map(str, problem["loc"])) or "the line"
+            raise PromptsError(f"{place}: {field}: {problem['msg']}; {_ALLOWED}") from error
+        except ValueError as error:
+            raise PromptsError(f"{place}: {error}; {_ALLOWED}") from error
         name = str(found.id)
         if name in prompts:
             raise PromptsError(f"{place}: id {name!r} is taken; ids must differ")
-        try:
-            text = found.text(render)
-        except ValueError as error:
-            raise PromptsError(f"{place}: {error}") from error
         tokens, is_chat = tuple(tokenizer.encode(text).ids), found.messages is not None
         prompts[name] = Prompt(name, text, tokens, found.category, is_chat, found.answer)
     if not prompts:
         raise PromptsError(f"--prompts {path} holds no prompt; at least one is needed")
     return list(prompts.values())
-
-
-def _parsed(line: str, place: str) -> _Line:
-    try:
-        return _Line.model_validate_json(line)
-    except ValidationError as error:
-        (problem, *_) = error.errors()
-        field = ".".join(map(str, problem["loc"])) or "the line"
-        raise PromptsError(
-            f"{place}: {field}: {problem['msg']}; every line must be a JSON object like "
-            '{"id": "a", "category": "b", "prompt": "def f("} or '
-            '{"id": "a", "category": "b", "messages": [{"role": "user", "content": "Hello"}]}'
-        ) from error
 
 
 def check_room(prompts: list[Prompt], max_tokens: int, limits: LimitSettings) -> None:

@@ -6,20 +6,17 @@ First they write a few short texts, by which the setting of each system is chose
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
 
 from rich.console import Console
 
 from bench.measurement import Measurement, Task, geometric_mean
 from card.cache import SALT_BYTES
 
-PILOT_PROMPTS, PILOT_TOKENS, WARM_UP_TOKENS = 4, 48, 16
+PILOT_PROMPTS, PILOT_TOKENS, WARM_UP_TOKENS = 2, 48, 16
 """Texts by which each system's fastest setting is found, their length, and that of a warm-up."""
-
-_LINE_EVERY_S = 20.0
 
 Clock = Callable[[], bool]
 """Whether there is time left."""
@@ -35,7 +32,6 @@ class Contender:
 
     system    a key of `SYSTEMS`, or a peer's mode
     where     `in_process`, `grpc` or `peer`
-    threads   of the model that runs
     rows      most rows of one target pass; where they adapt, those that a text begins with
     gamma     draft tokens before a verification; None: the system's own choice
     streams   texts at once
@@ -44,7 +40,6 @@ class Contender:
 
     system: str
     where: str
-    threads: int
     rows: int
     gamma: int | None = None
     streams: int = 1
@@ -56,12 +51,6 @@ class Contender:
         """What its settings compete under: the system, where it runs, and how many streams."""
         place = "@grpc" if self.where == "grpc" else ""
         return self.system + place + (f" x{self.streams}" if self.streams > 1 else "")
-
-    @property
-    def described(self) -> dict[str, Any]:
-        """As figures begin."""
-        names = ("system", "where", "threads", "rows", "gamma", "streams")
-        return {name: getattr(self, name) for name in names}
 
     @property
     def is_ours(self) -> bool:
@@ -97,19 +86,13 @@ class Runner:
     def try_settings(
         self, contenders: Sequence[Contender], tasks: Sequence[Task], has_time: Clock
     ) -> list[Completion]:
-        """What settings make of a few short texts: all write the first text, the faster half of
-        those of each system the next one, and so on while there is time."""
+        """What all settings make of a few short texts, while there is time."""
         warm = of_phase("warm up", tasks[:1], WARM_UP_TOKENS)
-        able = [c.contender for c in self.run({warm[0].temperature: contenders}, warm, has_time)]
-        line_up: dict[float, list[Contender]] = {task.temperature: able for task in tasks}
-        few = of_phase("choosing settings", tasks, PILOT_TOKENS)
-        completions: list[Completion] = []
-        for prompt in list(dict.fromkeys(task.prompt for task in tasks))[:PILOT_PROMPTS]:
-            if not completions or has_time():
-                texts = [task for task in few if task.prompt == prompt]
-                completions += self.run(line_up, texts, has_time)
-                line_up = faster_half(completions)
-        return completions
+        able = [c.contender for c in self.run({warm[0].temperature: contenders}, warm)]
+        prompts = list(dict.fromkeys(task.prompt for task in tasks))[:PILOT_PROMPTS]
+        few = [task for task in tasks if task.prompt in prompts]
+        line_up = {task.temperature: able for task in few}
+        return self.run(line_up, of_phase("choosing settings", few, PILOT_TOKENS), has_time)
 
     def run(
         self,
@@ -128,13 +111,13 @@ class Runner:
         """
         left: set[Contender] = set()
         completions: list[Completion] = []
-        advance = lines_of_progress(self._console, sum(len(line_up[t.temperature]) for t in tasks))
         for visit, task in enumerate(tasks):
             # All temperatures of a prompt, or none.
-            begins = visit == 0 or task.prompt != tasks[visit - 1].prompt
-            if visit and begins and not has_time():
+            if visit and task.prompt != tasks[visit - 1].prompt and not has_time():
                 break
             able = [contender for contender in line_up[task.temperature] if contender not in left]
+            said = f"text {visit + 1} of {len(tasks)}, by {len(able)}: {task.prompt.id}"
+            self._console.print(said, highlight=False)
             first = visit % len(able)
             found: dict[Contender, Measurement] = {}
             for contender in (*able[first:], *able[:first]):
@@ -146,7 +129,6 @@ class Runner:
                     left.add(contender)
                     self._skipped.append(f"{contender.key}: {error}")
                     self._console.print(f"left out: {error}", highlight=False, soft_wrap=True)
-                advance()
             completions += [
                 Completion(who, task, found[who], found[who].writes_the_same_as(found[able[0]]))
                 for who in able
@@ -155,57 +137,22 @@ class Runner:
         return completions
 
 
-def lines_of_progress(console: Console, total: int) -> Callable[[], None]:
-    """What to call after each of `total` texts: it prints a line now and then."""
-    done, began_s = 0, time.monotonic()
-    said_s = began_s
-
-    def advance() -> None:
-        nonlocal done, said_s
-        done, now_s = done + 1, time.monotonic()
-        if now_s - said_s >= _LINE_EVERY_S or done == total:
-            said_s = now_s
-            console.print(f"texts: {done} of {total}, {now_s - began_s:.0f} s", highlight=False)
-
-    return advance
-
-
-def faster_half(completions: Sequence[Completion]) -> dict[float, list[Contender]]:
-    """By temperature, the faster half of the settings of every system, in their order."""
-    return _fastest(completions, lambda settings: (settings + 1) // 2)
-
-
 def fastest_settings(completions: Sequence[Completion]) -> dict[float, list[Contender]]:
-    """By temperature, the fastest setting of every system, in the order of the systems."""
-    return _fastest(completions, lambda _: 1)
-
-
-def _fastest(
-    completions: Sequence[Completion], kept: Callable[[int], int]
-) -> dict[float, list[Contender]]:
-    """By temperature, of the settings of every system that wrote most texts, as many of the fastest
-    as `kept` says."""
+    """By temperature, the setting of every system that was the fastest over most texts, in the
+    order of the systems."""
     speeds: dict[float, dict[Contender, list[float]]] = {}
     for c in completions:
         of_contender = speeds.setdefault(c.task.temperature, {})
         of_contender.setdefault(c.contender, []).append(c.measurement.tokens_per_s)
     found: dict[float, list[Contender]] = {}
     for temperature, of_contender in speeds.items():
-        chosen: set[Contender] = set()
-        for settings in _of_each_system(of_contender):
-            most = max(len(of_contender[contender]) for contender in settings)
-            stayed = [one for one in settings if len(of_contender[one]) == most]
-            stayed.sort(key=lambda one: -geometric_mean(of_contender[one]))
-            chosen.update(stayed[: kept(len(stayed))])
-        found[temperature] = [contender for contender in of_contender if contender in chosen]
+        best: dict[str, tuple[tuple[int, float], Contender]] = {}
+        for contender, reached in of_contender.items():
+            worth = (len(reached), geometric_mean(reached))
+            if contender.key not in best or worth > best[contender.key][0]:
+                best[contender.key] = (worth, contender)
+        found[temperature] = [contender for _, contender in best.values()]
     return found
-
-
-def _of_each_system(contenders: Iterable[Contender]) -> list[list[Contender]]:
-    found: dict[str, list[Contender]] = {}
-    for contender in contenders:
-        found.setdefault(contender.key, []).append(contender)
-    return list(found.values())
 
 
 def of_phase(name: str, tasks: Sequence[Task], most_tokens: int | None = None) -> list[Task]:

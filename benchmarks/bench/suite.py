@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from bench import terminal
 from bench.contest import LineUp, Stage, contest
 from bench.figures import Question
 from bench.line_up import line_up_in_process, line_up_served
 from bench.peers import PEERS, PeerError, line_up_peer
 from bench.runner import Contender
 from bench.systems import SYSTEMS
-from bench.terminal import (
-    PROMPTS,
-    Extent,
-    Limit,
-    MaxTokens,
-    Minutes,
-    PromptsFile,
-    SettingsFile,
-    Temperatures,
-    results_option,
-)
-from card.cores import usable_cores
 from card.speculation.pacing import PACINGS, PLAIN
 
 PeerName = Enum("PeerName", {name: name for name in PEERS}, type=str)  # type: ignore[misc]
@@ -49,13 +37,13 @@ QUESTIONS = (
 
 
 def suite(
-    prompts: PromptsFile = PROMPTS,
-    limit: Limit = None,
-    max_tokens: MaxTokens = 128,
-    minutes: Minutes = 60.0,
-    json_file: Annotated[Path | None, results_option()] = None,
-    settings_file: SettingsFile = None,
-    temperature: Temperatures = None,
+    prompts: terminal.PromptsFile = terminal.PROMPTS,
+    limit: terminal.Limit = None,
+    max_tokens: terminal.MaxTokens = 128,
+    minutes: terminal.Minutes = 60.0,
+    json_file: terminal.JsonFile = None,
+    settings_file: terminal.SettingsFile = None,
+    temperature: terminal.Temperatures = None,
     peer: Annotated[
         list[PeerName] | None,
         typer.Option(help="A peer. May be repeated.", show_default=", ".join(PEERS)),
@@ -73,7 +61,9 @@ def suite(
             found += line_up_served(stage.stack, stage.pair, stage.settings_file, served)
         return LineUp(found + (_peers(stage, names) if peers else []), QUESTIONS)
 
-    extent = Extent(prompts, max_tokens, json_file, settings_file, limit, minutes, temperature)
+    extent = terminal.Extent(
+        prompts, max_tokens, json_file, settings_file, limit, minutes, temperature
+    )
     contest("Benchmark suite", extent, line_up)
 
 
@@ -83,7 +73,7 @@ def _peers(stage: Stage, names: Sequence[str]) -> list[Contender]:
     for name in names:
         stage.console.print(f"peer {name}: installing, converting, loading")
         tokenizer = stage.vocabulary.tokenizer
-        peer = line_up_peer(PEERS[name], stage.pair, tokenizer, usable_cores())
+        peer = line_up_peer(PEERS[name], stage.pair, tokenizer)
         try:
             contenders += stage.stack.enter_context(peer)
         except PeerError as error:

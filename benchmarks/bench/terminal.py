@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -64,6 +64,31 @@ Temperatures = Annotated[
 ]
 
 
+def writable(file: Path | None) -> Path | None:
+    """Refuse a file that cannot be written at once, not when everything has been measured."""
+    probe = file or RESULTS / "probe.json"
+    try:
+        probe.parent.mkdir(parents=True, exist_ok=True)
+        with probe.open("ab") as opened:
+            is_new = opened.tell() == 0
+        if is_new:
+            probe.unlink()
+    except OSError as error:
+        raise typer.BadParameter(f"{probe} cannot be written: {error.strerror}") from error
+    return file
+
+
+JsonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        help="Where the figures go; Markdown goes beside them.",
+        show_default=f"{RESULTS.relative_to(REPOSITORY_ROOT)}/DATE-COMMAND.json",
+        callback=writable,
+    ),
+]
+
+
 @dataclass(frozen=True)
 class Extent:
     """What a command was asked for: `slots` is how many streams there are at once."""
@@ -76,30 +101,6 @@ class Extent:
     minutes: float = 60.0
     temperatures: Sequence[float] | None = None
     slots: int = 1
-
-
-def results_option() -> Any:
-    """``--json``. A file that cannot be written is refused at once, not when everything has been
-    measured."""
-    return typer.Option(
-        "--json",
-        help="Where the figures go; Markdown goes beside them.",
-        show_default=f"{RESULTS.relative_to(REPOSITORY_ROOT)}/DATE-COMMAND.json",
-        callback=_writable,
-    )
-
-
-def _writable(file: Path | None) -> Path | None:
-    probe = file or RESULTS / "probe.json"
-    try:
-        probe.parent.mkdir(parents=True, exist_ok=True)
-        with probe.open("ab") as opened:
-            is_new = opened.tell() == 0
-        if is_new:
-            probe.unlink()
-    except OSError as error:
-        raise typer.BadParameter(f"{probe} cannot be written: {error.strerror}") from error
-    return file
 
 
 def prompts_of(settings: Settings, vocabulary: Vocabulary, extent: Extent) -> list[Prompt]:

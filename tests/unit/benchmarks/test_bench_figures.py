@@ -20,11 +20,11 @@ def _complete(task: Task) -> Measurement:
     raise AssertionError("nothing is decoded here")
 
 
-ALONE = Contender("autoregressive", "in_process", 1, 1, complete=_complete)
-CARD = Contender("card", "in_process", 1, 4, complete=_complete)
-SERVED = Contender("card", "grpc", 1, 4, complete=_complete)
-PLAIN = Contender("llama_cpp", "peer", 2, 1, complete=_complete)
-LOOKUP = Contender("llama_cpp_prompt_lookup", "peer", 2, 1, 10, complete=_complete)
+ALONE = Contender("autoregressive", "in_process", 1, complete=_complete)
+CARD = Contender("card", "in_process", 4, complete=_complete)
+SERVED = Contender("card", "grpc", 4, complete=_complete)
+PLAIN = Contender("llama_cpp", "peer", 1, complete=_complete)
+LOOKUP = Contender("llama_cpp_prompt_lookup", "peer", 1, 10, complete=_complete)
 
 
 def completion(
@@ -83,9 +83,8 @@ def test_shares_are_of_all_texts_together() -> None:
     }  # fmt: skip
     card = completion(CARD, "a", 50, first_token_s=0.4, counts=counts)
     row = row_of(summarise([*speeds(ALONE, a=100), card]), "card")
-    assert (row["tokens_per_step"], row["mean_accepted"]) == (10.0, 9.0)
+    assert row["tokens_per_step"] == 10.0
     assert row["hit_rate"] == pytest.approx(2 / 3)
-    assert row["empty_query_share"] == pytest.approx(0.3)
     assert row["draft_idle_share"] == pytest.approx(0.25)
     assert row["draft_ms_per_pass"] == pytest.approx(0.7)
     assert row["target_wait_share"] == pytest.approx(0.1)

@@ -12,10 +12,10 @@ from one_process import OneProcess, autoregressive, request_of, settings_of
 from real_pair import TARGET
 from tokenizers import Tokenizer
 
-from bench.in_process import Loops, parameters_of, text_of
+from bench.in_process import Loops, Text, parameters_of, text_of
 from bench.measurement import Task, draft_counts
 from bench.prompts import Prompt
-from bench.streams import StreamedText, measured, spread, write
+from bench.streams import measured
 from card.drafting import DraftLoop, make_drafters
 from card.speculation.pacing import PACINGS
 
@@ -89,8 +89,8 @@ def test_a_draft_is_idle_only_while_a_session_is_open() -> None:
 
 def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
     texts = [
-        StreamedText(0.0, [(0.1, 1), (0.2, 5), (0.4, 2)]),  # gaps 100 ms for 5 tokens, 200 ms for 2
-        StreamedText(0.0, [(0.3, 1), (0.5, 1)]),
+        Text(0.0, [(0.1, 1), (0.2, 5), (0.4, 2)], 8),  # gaps 100 ms for 5 tokens, 200 ms for 2
+        Text(0.0, [(0.3, 1), (0.5, 1)], 2),
     ]
     found = measured(2, texts, Counter())
     assert found.tokens_per_s == pytest.approx(10 / 0.5)
@@ -103,12 +103,11 @@ def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
 def test_streams_write_what_each_writes_alone() -> None:
     tasks = [Task(Prompt(str(n), "", (3, 1, n)), 0.0, n, 12) for n in range(5)]
     with loops_of() as (loops, _):
-        alone, together = (write(loops, 1, tasks, name, 1) for name in ("autoregressive", "card"))
+        found = []
+        for name in ("autoregressive", "card"):
+            loops.use(1, name)
+            found.append(measured(1, *loops.write(tasks, 1, name)))
+    alone, together = found
     assert alone.tokens == tuple(token for task in tasks for token in text_alone(task))
     assert together.writes_the_same_as(alone)
     assert together.counts["steps"] < alone.counts["steps"] == 60
-
-
-def test_tasks_of_all_kinds_take_turns_when_few_are_wanted() -> None:
-    tasks = [Task(Prompt(str(n), "", (1,)), 0.0, n, 2) for n in range(8)]
-    assert [task.prompt.id for task in spread(tasks, 4)] == ["0", "4", "2", "6"]

@@ -44,9 +44,9 @@ def standing_peer(home: Path, worker: str = WORKER) -> Iterator[list[Contender]]
     (folder / "fake_worker.py").write_text(worker)
     answering = REPOSITORY_ROOT / "benchmarks" / "peers" / "answering.py"
     (folder / "answering.py").write_text(answering.read_text())
-    pair: Any = SimpleNamespace(settings=load_settings(), engines=SimpleNamespace(dtype="bfloat16"))
+    pair: Any = SimpleNamespace(settings=load_settings())
     environment = Peer("fake", [], [Mode("openvino", "generate")], scripts=folder)
-    with line_up_peer(environment, pair, TOKENIZER, 2) as contenders:
+    with line_up_peer(environment, pair, TOKENIZER) as contenders:
         yield contenders
 
 
@@ -89,10 +89,10 @@ def test_peer_says_why_when_it_cannot_be_installed(
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     environment = Peer("fake", ["base.txt"], [], home=tmp_path / "peers")
-    pair: Any = SimpleNamespace(settings=load_settings(), engines=SimpleNamespace(dtype="bfloat16"))
+    pair: Any = SimpleNamespace(settings=load_settings())
     with (
         pytest.raises(PeerError, match=r"fake cannot be installed: .*no-such-package"),
-        line_up_peer(environment, pair, TOKENIZER, 2),
+        line_up_peer(environment, pair, TOKENIZER),
     ):
         raise AssertionError("it was installed")
 

@@ -12,7 +12,7 @@ from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench.prompts import Prompt, PromptsError, check_room, read_prompts
-from bench.terminal import RESULTS, results_option
+from bench.terminal import RESULTS, writable
 from card.settings import LimitSettings
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
@@ -116,7 +116,7 @@ def test_figures_are_refused_before_anything_is_measured_when_they_cannot_be_wri
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     with pytest.raises(typer.BadParameter, match="cannot be written"):
-        results_option().callback(tmp_path / place)
+        writable(tmp_path / place)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
@@ -124,6 +124,6 @@ def test_asking_where_figures_may_go_leaves_files_as_they_are(tmp_path: Path) ->
     old, new = tmp_path / "old.json", tmp_path / "new" / "figures.json"
     old.write_text("{}")
     for file in (old, new):
-        assert results_option().callback(file) == file
+        assert writable(file) == file
     assert old.read_text() == "{}"
     assert not new.exists()

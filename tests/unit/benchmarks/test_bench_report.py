@@ -24,7 +24,7 @@ CONDITIONS = {
     "prompts_wanted": 4,
     "prompt_numbers": [0, 1],
     "max_tokens": 100,
-    "engines": {"target": "openvino", "draft": "torch"},
+    "engines": ["openvino", "torch"],
     "dtype": "bfloat16",
     "row_invariant": True,
     "draft_row_costs_ms": {1: 0.3},
@@ -59,7 +59,7 @@ def test_stored_figures_hold_everything(tmp_path: Path) -> None:
     assert (best["to"], best["texts"]) == ("llama_cpp_prompt_lookup", 2)
     markdown = markdown_file.read_text()
     assert "2.00 (2.00–2.00)" in markdown
-    assert "2 of 4 prompts of p.jsonl" in markdown
+    assert "prompts wanted 4; max tokens 100; prompts measured 2." in markdown
     assert "openvino cannot be installed: no network" in markdown
     assert report().file_name == "2026-01-01T102030-suite.json"
 

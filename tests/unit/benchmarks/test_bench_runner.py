@@ -14,7 +14,6 @@ from bench.runner import (
     Contender,
     ContenderError,
     Runner,
-    faster_half,
     fastest_settings,
 )
 
@@ -33,7 +32,7 @@ def written(text: str, tokens: tuple[int, ...] | None = None, speed: float = 4.0
 
 
 def contender(system: str, complete: Callable[[Task], Measurement], gamma: int = 1) -> Contender:
-    return Contender(system, "in_process", 1, 8, gamma, complete=complete)
+    return Contender(system, "in_process", 8, gamma, complete=complete)
 
 
 def writing(system: str, text: str = "x", gamma: int = 1, speed: float = 4.0) -> Contender:
@@ -124,17 +123,21 @@ def test_settings_are_chosen_by_temperature_when_speeds_differ_there() -> None:
     assert chosen[0.0][0].system == "autoregressive", "the target alone stays the reference"
 
 
-def test_faster_half_goes_on_and_a_setting_that_left_early_cannot_win() -> None:
-    def at(gamma: int, *speeds: float) -> Contender:
-        left = iter(speeds)
-        return contender("pearl", lambda _: written("x", speed=next(left)), gamma)
+def test_setting_cannot_win_when_it_left_early() -> None:
+    def at(gamma: int, speed: float, texts: int) -> Contender:
+        left = iter([speed] * texts)
 
-    alone = writing("autoregressive")
-    tried = [at(1, 9.0, 2.0), at(2, 8.0, 3.0), at(4, 7.0), at(8, 1.0)]
-    found = run(greedy(alone, *tried), TASKS[:1])
-    assert faster_half(found) == greedy(alone, *tried[:2])
-    found += run(faster_half(found), TASKS[1:2])
-    assert fastest_settings(found) == greedy(alone, tried[1]), "the one that left at 7.0 is out"
+        def complete(_: Task) -> Measurement:
+            try:
+                return written("x", speed=next(left))
+            except StopIteration:
+                raise ContenderError("out of words") from None
+
+        return contender("pearl", complete, gamma)
+
+    alone, steady = writing("autoregressive"), at(1, 2.0, 2)
+    found = run(greedy(alone, steady, at(2, 7.0, 1), at(4, 1.0, 2)), TASKS[:2])
+    assert fastest_settings(found) == greedy(alone, steady)
 
 
 def test_places_and_streams_compete_for_themselves() -> None:
@@ -142,7 +145,7 @@ def test_places_and_streams_compete_for_themselves() -> None:
         def complete(_: Task) -> Measurement:
             return written("x", speed=speed)
 
-        return Contender("card", where, 1, 8, streams=streams, complete=complete)
+        return Contender("card", where, 8, streams=streams, complete=complete)
 
     contenders = [placed("in_process", 1, 3.0), placed("grpc", 1, 2.0), placed("in_process", 4, 1)]
     assert [one.key for one in contenders] == ["card", "card@grpc", "card x4"]
