@@ -31,14 +31,12 @@ from card.engines.row_costs import pass_cost_ms
 from card.speculation.control.costs import CONTENTION
 
 AGREEMENTS = (0.6, 0.75, 0.9)
-"""Used where no agreement is known."""
 RANK_EXPONENT = 0.41
 """The share of tokens that are not among the best n candidates falls with n to this power: 0.56 of
 the bundled draft's first choices are right, and 0.75 of its best four hold the right one. That it
 falls so is known of other pairs too (Sequoia, arXiv 2402.12374)."""
 _RANKS = 64
 _ALL_BUT_SURE, _RARE, _SOME = 0.999, 1e-9, 1.001
-_WRONG = 2
 
 
 class PlanError(ValueError):
@@ -345,7 +343,7 @@ def _cells(agreement: float, estimate: Estimate, alone: Estimate) -> list[str]:
 
 def _refuse(reason: str) -> NoReturn:
     print(f"error: {reason}", file=sys.stderr)
-    raise typer.Exit(_WRONG)
+    raise typer.Exit(2)
 
 
 if __name__ == "__main__":

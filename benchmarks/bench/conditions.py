@@ -17,7 +17,6 @@ import psutil
 
 from bench.in_process import InProcess
 from bench.measurement import Task
-from bench.runner import Completion
 from card.cores import usable_cores
 from card.engines.processor import processor_name, resolve_dtype
 from card.loading import choose_engine
@@ -29,14 +28,13 @@ def conditions_of(
     load_before: float,
     prompts: Path,
     tasks: Sequence[Task],
-    completions: Sequence[Completion],
+    measured: Sequence[Task],
 ) -> dict[str, Any]:
     """Of a run that has ended, begun by the command that this process is.
 
     load_before  one-minute load average before the benchmark began to work
-    tasks        that would have been measured with time enough
+    tasks        that would have been written with time enough; `measured`: those that were
     """
-    numbers = list(dict.fromkeys(completion.task.seed for completion in completions))
     return {
         "command": shlex.join(["./scripts/bench", *sys.argv[1:]]),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -51,7 +49,7 @@ def conditions_of(
         "settings": _inside(pair.settings.model_dump(mode="json")),
         "prompts": _inside(str(prompts.resolve())),
         "prompts_wanted": len({task.prompt for task in tasks}),
-        "prompt_numbers": numbers,
+        "prompt_numbers": list(dict.fromkeys(task.seed for task in measured)),
         "max_tokens": max(task.max_tokens for task in tasks),
         "engines": [
             choose_engine(pair.settings, model)

@@ -10,29 +10,26 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rich.console import Console
+from tokenizers import Tokenizer
 
 from bench.conditions import conditions_of
 from bench.figures import Question, ratios, summarise
 from bench.in_process import InProcess
 from bench.measurement import Task
-from bench.prompts import Prompt
+from bench.prompts import Prompt, check_room, read_prompts
 from bench.report import Report
 from bench.runner import Contender, Runner, clock_of, fastest_settings, of_phase
 from bench.terminal import (
     TEMPERATURES,
     Extent,
     conclude,
-    prompts_of,
     said_in_one_line,
 )
-from card.cores import usable_cores
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
+from card_gateway.template import read_model
 from model_files.opening import is_gguf
 from training.cutting import cut
-
-_BUSY_LOAD = 0.3
-"""Above this load per core before the start, figures are too low."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +41,8 @@ class Stage:
     """
 
     stack: ExitStack
-    console: Console
     pair: InProcess
-    vocabulary: Vocabulary
+    tokenizer: Tokenizer
     tasks: Sequence[Task]
     settings_file: Path | None
     skipped: list[str] = field(default_factory=list)
@@ -56,9 +52,7 @@ class Stage:
 class LineUp:
     """Who competes, the target alone first.
 
-    questions  the ratios that are asked for
-    rounds     what they write, without a choice of settings; None: the tasks of the stage, behind
-               one
+    rounds  what they write, without a choice of settings; None: the tasks, behind a choice
     """
 
     contenders: Sequence[Contender]
@@ -69,19 +63,19 @@ class LineUp:
 def contest(title: str, extent: Extent, line_up: Callable[[Stage], LineUp]) -> None:
     """Let all contenders write all texts, and report. Raises `typer.Exit`."""
     load_before, console = round(os.getloadavg()[0], 2), Console()
-    if load_before > _BUSY_LOAD * usable_cores():
-        console.print(f"The machine is busy (load {load_before:g}): figures will be too low.")
     with said_in_one_line(), ExitStack() as stack:
         settings = load_settings(extent.settings_file)
         cache = settings.cache.model_copy(update={"slots": max(extent.slots, settings.cache.slots)})
         settings = settings.model_copy(update={"cache": cache})
-        vocabulary = Vocabulary.load(settings.target.path)
-        prompts = prompts_of(settings, vocabulary, extent)
+        tokenizer = Vocabulary.load(settings.target.path).tokenizer
+        template, _ = read_model(settings.target.path)
+        prompts = read_prompts(extent.prompts, tokenizer, extent.limit, template.render)
+        check_room(prompts, extent.max_tokens, settings.limits)
         tasks = tasks_of(prompts, extent.temperatures or TEMPERATURES, extent.max_tokens)
         settings = stack.enter_context(with_small_draft(settings))
         with console.status("loading both models"):
-            pair = InProcess(settings, vocabulary.tokenizer)
-        stage = Stage(stack, console, pair, vocabulary, tasks, extent.settings_file)
+            pair = InProcess(settings, tokenizer)
+        stage = Stage(stack, pair, tokenizer, tasks, extent.settings_file)
         who = line_up(stage)
         runner = Runner(console, stage.skipped)
         pilot = []
@@ -91,9 +85,10 @@ def contest(title: str, extent: Extent, line_up: Callable[[Stage], LineUp]) -> N
             chosen = fastest_settings(pilot)
         texts = of_phase("texts", who.rounds or tasks)
         completions = runner.run(chosen, texts, clock_of(extent.minutes))
+        written = tasks if who.rounds else [completion.task for completion in completions]
         report = Report(
             title=title,
-            conditions=conditions_of(pair, load_before, extent.prompts, tasks, completions),
+            conditions=conditions_of(pair, load_before, extent.prompts, tasks, written),
             ratios=ratios(completions, who.questions),
             rows=summarise(completions),
             tried=summarise(pilot),

@@ -6,7 +6,7 @@ takes `DEVICE_DELAY_S` more, each way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,27 +19,11 @@ from bench.served import Server, ServerError, request_of, streamed
 from bench.systems import DEVICE_DELAY_S
 from card.cores import usable_cores
 from card_client import CardClient, CardError
-from card_client.edge import DraftModel, TransformersModel, stream
+from card_client.edge import TransformersModel, stream
 
-
-class Device:
-    """Writes one text at a time."""
-
-    def __init__(self, model: DraftModel, server: Server, client: CardClient) -> None:
-        self._model = model
-        self._server = server
-        self._client = client
-
-    def complete(self, task: Task, decoding: str, gamma: int) -> Measurement:
-        """Raises `ContenderError` if the server is gone."""
-        let_torch_use(usable_cores())
-        request = request_of(task, decoding)
-        deltas = stream(self._client, request, self._model, ahead=gamma, whole=True)
-        try:
-            written = self._server.loop.run_until_complete(streamed(deltas))
-        except CardError as error:
-            raise ContenderError(f"the device: {error}") from error
-        return replace(written, counts=self._server.last_counts())
+Device = Callable[[Task, str, int], Measurement]
+"""Writes one text by a pacing and so many draft tokens. Raises `ContenderError` if the server is
+gone."""
 
 
 @contextmanager
@@ -54,8 +38,18 @@ def device(draft: Path, server: Server) -> Iterator[Device]:
     except CardError as error:
         raise ServerError(str(error)) from error
     run, stack = server.loop.run_until_complete, AsyncExitStack()
+
+    def complete(task: Task, decoding: str, gamma: int) -> Measurement:
+        let_torch_use(usable_cores())
+        deltas = stream(client, request_of(task, decoding), model, ahead=gamma, whole=True)
+        try:
+            return replace(run(streamed(deltas)), counts=server.last_counts())
+        except CardError as error:
+            raise ContenderError(f"the device: {error}") from error
+
     try:
         proxy = run(stack.enter_async_context(delaying_proxy(server.address, DEVICE_DELAY_S)))
-        yield Device(model, server, run(stack.enter_async_context(CardClient(proxy))))
+        client = run(stack.enter_async_context(CardClient(proxy)))
+        yield complete
     finally:
         run(stack.aclose())

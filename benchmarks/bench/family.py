@@ -53,4 +53,4 @@ def family(
     extent = terminal.Extent(
         prompts, max_tokens, json_file, settings_file, limit, minutes, temperature
     )
-    contest("The family", extent, line_up)
+    contest("family", extent, line_up)

@@ -80,8 +80,6 @@ def _speculation(total: Mapping[str, int], generated: int, seconds: float) -> Ro
     if "draft_passes" in total:
         row["draft_idle_share"] = total["draft_waiting_ns"] / 1e9 / seconds
         row["draft_ms_per_token"] = total["draft_busy_ns"] / 1e6 / generated
-    if "target_wait_ns" in total:
-        row["target_wait_share"] = total["target_wait_ns"] / 1e9 / seconds
     if total["queries"]:
         row["hit_rate"] = total["hits"] / total["queries"]
     if total["layers"]:

@@ -136,10 +136,9 @@ class Loops:
     ) -> Measurement:
         """Decode one text with `threads` threads for the models that run here."""
         self.use(threads, decoding)
-        drafted, before = draft_counts(self.pool), replace(self.times)
+        drafted = draft_counts(self.pool)
         (text,), counts = self.write([task], 1, decoding, gamma, acceptance)
         counts.update(draft_counts(self.pool, drafted))
-        counts["target_wait_ns"] = self.times.waiting - before.waiting
         counts["later_steps"] = self.times.steps - text.prefilled.steps
         for phase in ("query", "forward", "verify"):
             counts[f"{phase}_ns"] = getattr(self.times, phase) - getattr(text.prefilled, phase)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 from bench.device import Device, device
 from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
-from bench.runner import Contender, ContenderError
-from bench.served import Server, ServerError, serving
+from bench.runner import Contender
+from bench.served import serving
 from bench.systems import System
 from card.cores import usable_cores
 from card.speculation.pacing import PACINGS
@@ -92,29 +92,17 @@ def line_up_served(
     far: Device | None = None
     if any(system.on_a_device for system in systems.values()):
         far = stack.enter_context(device(pair.settings.draft.path, server))
-    found: list[Contender] = []
-    for name, system in systems.items():
-        for gamma in system.gammas if system.on_a_device else (None,):
-            write: Callable[[Task], Measurement]
+
+    def served(name: str, system: System, gamma: int | None) -> Contender:
+        def complete(task: Task) -> Measurement:
             if far is not None and gamma is not None:
-                write = _on_a_device(far, system.decoding, gamma)
-            else:
-                write = _by_the_server(server, system.decoding)
-            found.append(
-                Contender(name, "grpc", pair.rows, gamma, lossless=system.lossless, complete=write)
-            )
-    return found
+                return far(task, system.decoding, gamma)
+            return server.complete(task, system.decoding)
 
+        return Contender(name, "grpc", pair.rows, gamma, complete=complete)
 
-def _by_the_server(server: Server, decoding: str) -> Callable[[Task], Measurement]:
-    return lambda task: server.complete(task, decoding)
-
-
-def _on_a_device(far: Device, decoding: str, gamma: int) -> Callable[[Task], Measurement]:
-    def complete(task: Task) -> Measurement:
-        try:
-            return far.complete(task, decoding, gamma)
-        except ServerError as error:
-            raise ContenderError(f"the device: {error}") from error
-
-    return complete
+    return [
+        served(name, system, gamma)
+        for name, system in systems.items()
+        for gamma in (system.gammas if system.on_a_device else (None,))
+    ]

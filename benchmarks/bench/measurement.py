@@ -38,8 +38,7 @@ class Measurement:
     first_token_s  from the request to the first token (or first text)
     counts         of the session, by the names of `SlotCounters`; of the draft, by the words of the
                    pool's header; of the target after the first token: `later_steps`, `query_ns`,
-                   `forward_ns` and `verify_ns`; and `target_wait_ns`. A name that is missing could
-                   not be seen
+                   `forward_ns` and `verify_ns`. A name that is missing could not be seen
     latency        of many streams: figures of a row, by name
     """
 

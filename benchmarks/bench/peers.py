@@ -6,7 +6,6 @@ that it takes turns with our own systems. It gets token ids and gives token ids 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ class PeerError(ContenderError):
 
 @dataclass(frozen=True)
 class Mode:
-    """One way to run a peer. `assistant_tokens`: draft tokens (None: the peer's own choice)."""
+    """One way to run a peer. `assistant_tokens`: draft tokens; None: it drafts none."""
 
     system: str
     mode: str
@@ -211,7 +211,7 @@ def _install(peer: Peer) -> Path:
     )
     if not whole:
         return Path(sys.executable)
-    wanted = _digest(sys.version.encode(), *(file.read_bytes() for file in (*whole, *bare)))
+    wanted = sys.version + "".join(file.read_text() for file in (*whole, *bare))
     if stamp.is_file() and stamp.read_text() == wanted:
         return python
     what = f"{peer.name} cannot be installed"
@@ -230,8 +230,10 @@ def convert(peer: Peer, python: Path, model: Path, target: Path) -> Path:
     script = peer.scripts / f"{peer.name}_convert.py"
     weights = [model / "config.json", *sorted(model.glob("*.safetensors"))]
     sources = [*([model] if model.is_file() else weights), script, *([target] * target.is_file())]
-    content = _digest(*(file.read_bytes() for file in sources))
-    converted = peer.home / "converted" / f"{model.stem}-{content[:16]}"
+    content = sha256()
+    for source in sources:
+        content.update(source.read_bytes())
+    converted = peer.home / "converted" / f"{model.stem}-{content.hexdigest()[:16]}"
     stamp = converted / "converted"
     if not stamp.is_file():
         what = f"{model.name} cannot be converted for {peer.name}"
@@ -253,10 +255,3 @@ def _run(command: Sequence[str], what: str) -> None:
 def _last_lines(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return " ".join(lines[-_LAST_LINES:]) or "no reason given"
-
-
-def _digest(*parts: bytes) -> str:
-    content = hashlib.sha256()
-    for part in parts:
-        content.update(part)
-    return content.hexdigest()

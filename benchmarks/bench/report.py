@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from bench.figures import ALL, Ratio, Row
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that a run found.
+    """Everything that a run of the command `title` found.
 
     rows   every system at the setting that was chosen for it
     tried  every setting, on the few short texts that it was chosen by
@@ -29,24 +28,9 @@ class Report:
     skipped: list[str]
 
     @property
-    def file_name(self) -> str:
-        """By date, and by command, the first word behind `./scripts/bench`."""
-        moment = self.conditions["date"].replace(":", "").split("+")[0]
-        return f"{moment}-{shlex.split(self.conditions['command'])[1]}.json"
-
-    @property
     def texts_are_equal(self) -> bool:
         """Whether every text that has to be the target's own is."""
         return all(row.get("texts_equal") is not False for row in (*self.rows, *self.tried))
-
-    @property
-    def texts_said(self) -> str:
-        """Whether our texts are the target's own."""
-        ours = "equal the target's own" if self.texts_are_equal else "DIFFER from the target's own"
-        return (
-            f"The texts of our lossless systems {ours}. A peer computes in another order and draws "
-            "other noise, so its texts differ; they are as long."
-        )
 
     def content(self) -> dict[str, Any]:
         """What the JSON holds."""
@@ -55,13 +39,17 @@ class Report:
 
     def markdown(self) -> str:
         run = self.conditions
-        lines = [f"# {self.title}", "", f"`{run['command']}`, {run['date']}", "", described(run)]
+        lines = [
+            f"# bench {self.title}",
+            "",
+            f"`{run['command']}`, {run['date']}",
+            "",
+            described(run),
+        ]
         lines += ["", self.texts_said, *self._ratios(), *_table("Speed", SPEED, self.rows)]
         ours = [row for row in self.rows if row["where"] != "peer"]
-        lines += [
-            *_table("A target step", STEP, ours),
-            *_table("Settings tried", TRIED, self.tried),
-        ]
+        lines += _table("A target step", STEP, ours)
+        lines += _table("Settings tried", TRIED, self.tried)
         if self.skipped:
             lines += ["", "Left out:", "", *(f"- {line}" for line in self.skipped)]
         return "\n".join(lines) + "\n"
@@ -142,7 +130,6 @@ STEP: tuple[Column, ...] = (
     _figure("rows", "rows", "d"),
     _figure("tokens/step", "tokens_per_step", ".2f"),
     _figure("hit rate", "hit_rate", ".1%"),
-    _figure("target waits", "target_wait_share", ".1%"),
     _figure("draft idle", "draft_idle_share", ".1%"),
     _figure("ms/draft pass", "draft_ms_per_pass", ".2f"),
     _figure("draft ms/token", "draft_ms_per_token", ".2f"),

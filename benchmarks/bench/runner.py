@@ -19,7 +19,6 @@ PILOT_PROMPTS, PILOT_TOKENS, WARM_UP_TOKENS = 2, 48, 16
 """Texts by which each system's fastest setting is found, their length, and that of a warm-up."""
 
 Clock = Callable[[], bool]
-"""Whether there is time left."""
 
 
 class ContenderError(RuntimeError):

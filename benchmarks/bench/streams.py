@@ -71,7 +71,7 @@ def streams(
         prompts, max_tokens, json_file, settings_file, texts, temperatures=[temperature],
         slots=max(counts),
     )  # fmt: skip
-    contest("Many streams", extent, line_up)
+    contest("streams", extent, line_up)
 
 
 def _contender(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import Annotated
 
@@ -13,7 +12,6 @@ from bench.contest import LineUp, Stage, contest
 from bench.figures import Question
 from bench.line_up import line_up_in_process, line_up_served
 from bench.peers import PEERS, PeerError, line_up_peer
-from bench.runner import Contender
 from bench.systems import SYSTEMS
 from card.speculation.pacing import PACINGS, PLAIN
 
@@ -56,27 +54,17 @@ def suite(
 
     def line_up(stage: Stage) -> LineUp:
         found = line_up_in_process(stage.stack, stage.pair, _OURS)
-        if grpc:
-            served = {"card": SYSTEMS["card"]}
-            found += line_up_served(stage.stack, stage.pair, stage.settings_file, served)
-        return LineUp(found + (_peers(stage, names) if peers else []), QUESTIONS)
+        served = {"card": SYSTEMS["card"]} if grpc else {}
+        found += line_up_served(stage.stack, stage.pair, stage.settings_file, served)
+        for name in names if peers else ():
+            there = line_up_peer(PEERS[name], stage.pair, stage.tokenizer)
+            try:
+                found += stage.stack.enter_context(there)
+            except PeerError as error:
+                stage.skipped.append(str(error))
+        return LineUp(found, QUESTIONS)
 
     extent = terminal.Extent(
         prompts, max_tokens, json_file, settings_file, limit, minutes, temperature
     )
-    contest("Benchmark suite", extent, line_up)
-
-
-def _peers(stage: Stage, names: Sequence[str]) -> list[Contender]:
-    """The peers that can be run here."""
-    contenders: list[Contender] = []
-    for name in names:
-        stage.console.print(f"peer {name}: installing, converting, loading")
-        tokenizer = stage.vocabulary.tokenizer
-        peer = line_up_peer(PEERS[name], stage.pair, tokenizer)
-        try:
-            contenders += stage.stack.enter_context(peer)
-        except PeerError as error:
-            stage.skipped.append(str(error))
-            stage.console.print(f"left out: {error}", highlight=False, soft_wrap=True)
-    return contenders
+    contest("suite", extent, line_up)

@@ -13,17 +13,15 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from bench.prompts import Prompt, PromptsError, check_room, read_prompts
+from bench.prompts import PromptsError
 from bench.report import Report
 from bench.runner import Completion, ContenderError
 from bench.served import ServerError
 from card.cache import PoolError
 from card.engines import EngineError
-from card.serving.requests.vocabulary import Vocabulary
-from card.settings import REPOSITORY_ROOT, Settings, SettingsError
+from card.settings import REPOSITORY_ROOT, SettingsError
 from card_client import CardError
 from card_client.chat_template import ChatTemplateError
-from card_gateway.template import read_model
 
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
 RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
@@ -103,17 +101,6 @@ class Extent:
     slots: int = 1
 
 
-def prompts_of(settings: Settings, vocabulary: Vocabulary, extent: Extent) -> list[Prompt]:
-    """The prompts that are wanted, chats as the target's template writes them.
-
-    Raises `PromptsError` and `ChatTemplateError`.
-    """
-    template, _ = read_model(settings.target.path)
-    chosen = read_prompts(extent.prompts, vocabulary.tokenizer, extent.limit, template.render)
-    check_room(chosen, extent.max_tokens, settings.limits)
-    return chosen
-
-
 def conclude(
     console: Console, report: Report, json_file: Path | None, completions: Sequence[Completion]
 ) -> None:
@@ -122,16 +109,14 @@ def conclude(
     Raises `typer.Exit` where a text of ours is not the target's own.
     """
     console.print(report.markdown(), highlight=False, markup=False, soft_wrap=True)
-    for path in report.store(json_file or RESULTS / report.file_name):
+    moment = report.conditions["date"].replace(":", "").split("+")[0]
+    for path in report.store(json_file or RESULTS / f"{moment}-{report.title}.json"):
         console.print(str(path), highlight=False, soft_wrap=True)
-    wrong = [c for c in completions if c.contender.is_ours and c.contender.lossless and not c.equal]
-    for completion in wrong:
-        print(
-            f"error: {completion.contender} wrote another text than the target alone for prompt "
-            f"{completion.task.prompt.id} at temperature {completion.task.temperature:g}",
-            file=sys.stderr,
-        )
-    if wrong:
+    for c in completions:
+        if c.contender.is_ours and c.contender.lossless and not c.equal:
+            text = f"prompt {c.task.prompt.id} at temperature {c.task.temperature:g}"
+            print(f"error: {c.contender} wrote another text for {text}", file=sys.stderr)
+    if not report.texts_are_equal:
         raise typer.Exit(_DIFFER)
 
 
