@@ -39,14 +39,10 @@ class Report:
 
     def markdown(self) -> str:
         run = self.conditions
-        lines = [
-            f"# bench {self.title}",
-            "",
-            f"`{run['command']}`, {run['date']}",
-            "",
-            described(run),
-        ]
-        lines += ["", self.texts_said, *self._ratios(), *_table("Speed", SPEED, self.rows)]
+        equal = "equal" if self.texts_are_equal else "DIFFER from"
+        lines = [f"# bench {self.title}", "", f"`{run['command']}`, {run['date']}", ""]
+        lines += [described(run), "", f"Texts of lossless systems {equal} the target's own."]
+        lines += [*self._ratios(), *_table("Speed", SPEED, self.rows)]
         ours = [row for row in self.rows if row["where"] != "peer"]
         lines += _table("A target step", STEP, ours)
         lines += _table("Settings tried", TRIED, self.tried)

@@ -25,7 +25,7 @@ from card.engines.checkpoints import open_checkpoint
 from card.loading import load_engine
 from card.sampling import SamplingParameters
 from card.settings import load_settings
-from card.speculation.drafters.growth.children import noise_for, ranking_of
+from card.speculation.drafters.growth.frontier import noise_for, ranking_of
 from importing.agreement import ranks_along, share_within
 from importing.command import app
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from card.engines import Engine, SequenceTokens
 from card.sampling import History, SamplingParameters, sample
-from card.speculation.drafters.growth.children import (
+from card.speculation.drafters.growth.frontier import (
     Child,
     noise_for,
     ranked_children,
