@@ -1,4 +1,4 @@
-"""What `scripts/bench` does once everything is installed: `suite`, `family` and `streams`."""
+"""What `scripts/bench` runs: `suite`, `family` and `streams`."""
 
 
 def main() -> None:

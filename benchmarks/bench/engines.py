@@ -20,7 +20,7 @@ from card.engines.calibration import ConfigurableEngine, known_invariant, measur
 from card.loading import choose_engine, load_engine, load_small_draft
 from card.serving.geometry import pool_geometry
 from card.serving.triton.engine_process import EngineProcess
-from card.settings import ModelSettings, Settings
+from card.settings import Settings
 
 START_TIMEOUT_S = 120.0
 
@@ -53,7 +53,7 @@ class Engines:
         """The engine of `role` for so many threads; `spreads`: for more while it is alone, as in
         production. Raises `EngineError`."""
         key = (role, threads, spreads)
-        if self._model(role).device != "cpu":
+        if getattr(self._settings, role).device != "cpu":
             key = (role, 0, False)  # threads change nothing of a device's passes
         if key not in self._loaded:
             self._loaded[key] = self._load(role, threads, spreads=spreads)
@@ -67,14 +67,10 @@ class Engines:
         changes = {"threads": threads}
         if role == "target" and not spreads:
             changes["threads_alone"] = threads
-        model = self._model(role).model_copy(update=changes)
+        model = getattr(self._settings, role).model_copy(update=changes)
         loads_as: Literal["draft", "target"] = "target" if role == "target" else "draft"
         engine = self._load_as_served(self._settings.model_copy(update={loads_as: model}), loads_as)
         return cast(ConfigurableEngine, engine)
-
-    def _model(self, role: Role) -> ModelSettings:
-        model: ModelSettings = getattr(self._settings, role)
-        return model
 
 
 def _on_threads(served: ConfigurableEngine, threads: int) -> ConfigurableEngine:

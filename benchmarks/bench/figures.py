@@ -46,7 +46,7 @@ def _row(contender: Contender, temperature: float, done: Sequence[Completion]) -
         "tokens_per_s": median(speeds),
         "time_to_first_token_ms": median(1e3 * measured.first_token_s for measured in found),
     }
-    if contender.is_ours:
+    if contender.where != "peer":
         equal = all(completion.equal for completion in done)
         row["texts_equal"] = equal if contender.lossless else None
         row["lossless"] = contender.lossless and equal

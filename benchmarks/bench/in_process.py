@@ -75,10 +75,6 @@ class Text:
     prefilled: TargetTimes = field(default_factory=TargetTimes)
     tokens: tuple[int, ...] = ()
 
-    @property
-    def ended_s(self) -> float:
-        return self.commits[-1][0]
-
 
 class Loops:
     """A pool and its target loop; the draft's loop too where the draft has no process of its own.
@@ -144,7 +140,9 @@ class Loops:
             counts[f"{phase}_ns"] = getattr(self.times, phase) - getattr(text.prefilled, phase)
         tokens, first_token_s = list(text.tokens), text.commits[0][0]
         said = text_of(self._tokenizer, task, tokens)
-        return Measurement(said, text.tokens, len(tokens), text.ended_s, first_token_s, counts)
+        return Measurement(
+            said, text.tokens, len(tokens), text.commits[-1][0], first_token_s, counts
+        )
 
     def write(
         self,

@@ -30,7 +30,6 @@ from card.settings import REPOSITORY_ROOT
 
 _REQUIREMENTS = REPOSITORY_ROOT / "requirements"
 _ANSWER_S = 300.0
-_LAST_LINES = 3
 
 
 class PeerError(ContenderError):
@@ -254,4 +253,4 @@ def _run(command: Sequence[str], what: str) -> None:
 
 def _last_lines(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return " ".join(lines[-_LAST_LINES:]) or "no reason given"
+    return " ".join(lines[-3:]) or "no reason given"

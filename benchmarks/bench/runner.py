@@ -51,10 +51,6 @@ class Contender:
         place = "@grpc" if self.where == "grpc" else ""
         return self.system + place + (f" x{self.streams}" if self.streams > 1 else "")
 
-    @property
-    def is_ours(self) -> bool:
-        return self.where != "peer"
-
 
 @dataclass(frozen=True)
 class Completion:

@@ -87,7 +87,7 @@ def _contender(
 
 def measured(number: int, texts: Sequence[Text], counts: Counter[str]) -> Measurement:
     """One run as a measurement: the tokens of all texts, one text after the other."""
-    ends = sorted(text.ended_s for text in texts)
+    ends = sorted(text.commits[-1][0] for text in texts)
     full_s = ends[-number]
     full = sum(count for text in texts for at, count in text.commits if at <= full_s)
     gaps, per_token = list[float](), list[float]()

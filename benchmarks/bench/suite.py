@@ -57,8 +57,8 @@ def suite(
         served = {"card": SYSTEMS["card"]} if grpc else {}
         found += line_up_served(stage.stack, stage.pair, stage.settings_file, served)
         for name in names if peers else ():
-            there = line_up_peer(PEERS[name], stage.pair, stage.tokenizer)
             try:
+                there = line_up_peer(PEERS[name], stage.pair, stage.tokenizer)
                 found += stage.stack.enter_context(there)
             except PeerError as error:
                 stage.skipped.append(str(error))

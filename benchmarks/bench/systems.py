@@ -1,7 +1,4 @@
-"""The family: systems of the literature, each as settings of ours. `bench family` measures them.
-
-`benchmarks/README.md` lists the papers, and what they claim.
-"""
+"""The family: systems of the literature, each as settings of ours (`benchmarks/README.md`)."""
 
 from __future__ import annotations
 

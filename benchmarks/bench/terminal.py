@@ -113,7 +113,7 @@ def conclude(
     for path in report.store(json_file or RESULTS / f"{moment}-{report.title}.json"):
         console.print(str(path), highlight=False, soft_wrap=True)
     for c in completions:
-        if c.contender.is_ours and c.contender.lossless and not c.equal:
+        if c.contender.where != "peer" and c.contender.lossless and not c.equal:
             text = f"prompt {c.task.prompt.id} at temperature {c.task.temperature:g}"
             print(f"error: {c.contender} wrote another text for {text}", file=sys.stderr)
     if not report.texts_are_equal:

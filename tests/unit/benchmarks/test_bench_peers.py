@@ -56,7 +56,7 @@ def test_peer_answers_with_tokens_when_its_libraries_print(tmp_path: Path) -> No
             found = peer.complete(Task(Prompt("a", "x", (3, 4)), 0.0, 0, 3))
             assert found.tokens == (3, 4, 5)
             assert (found.tokens_per_s, found.first_token_s) == (1.5, 0.5)
-        assert not peer.is_ours
+        assert peer.where == "peer"
 
 
 def test_peer_says_why_when_it_fails_or_dies(tmp_path: Path) -> None:
