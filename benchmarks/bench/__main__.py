@@ -2,7 +2,7 @@
 
 
 def main() -> None:
-    # Imported here: the draft's process imports this module again, and needs none of it.
+    # Not above: the draft's process imports this module again, and needs none of it.
     import typer
 
     from bench.family import family
