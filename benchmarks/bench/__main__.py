@@ -1,10 +1,22 @@
-"""What `scripts/bench` does once everything is installed."""
+"""What `scripts/bench` runs: `suite`, `family` and `streams`."""
 
 
 def main() -> None:
-    # Imported here: the draft's process imports this module again, and needs none of it.
-    from bench.command import app
+    # Not above: the draft's process imports this module again, and needs none of it.
+    import typer
 
+    from bench.family import family
+    from bench.streams import streams
+    from bench.suite import suite
+
+    app = typer.Typer(
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        help="Measure how fast this machine decodes.",
+    )
+    for command in (suite, family, streams):
+        app.command()(command)
     app(prog_name="scripts/bench")
 
 

@@ -1,196 +1,121 @@
-"""The order in which contenders take turns, and whether they write the same texts."""
+"""How every command runs: load, line up, choose settings, run all texts, report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from bench.measurement import Measurement, Task, geometric_mean
-from bench.systems import SYSTEMS
-from card.speculation.pacing import PACINGS
+from rich.console import Console
+from tokenizers import Tokenizer
 
-Ours = str
-"""A pacing of the registry, one of `SYSTEMS`, or `card_unrelated_draft`: CARD with a draft that
-knows nothing."""
-Peer = Literal[
-    "llama_cpp",
-    "llama_cpp_prompt_lookup",
-    "llama_cpp_draft",
-    "openvino",
-    "openvino_speculative",
-]
-System = str
-"""One of ours, a `Peer`, or `draft_alone`: the draft model, decoded autoregressively by our engine.
-"""
-Where = Literal["in_process", "grpc", "peer"]
-
-OURS = (*PACINGS, *SYSTEMS, "card_unrelated_draft")
-
-
-class ContenderError(RuntimeError):
-    """A contender cannot go on; the message says why. The others can."""
+from bench.conditions import conditions_of
+from bench.figures import Question, ratios, summarise
+from bench.in_process import InProcess
+from bench.measurement import Task
+from bench.prompts import Prompt, check_room, read_prompts
+from bench.report import Report
+from bench.runner import Contender, Runner, clock_of, fastest_settings, of_phase
+from bench.terminal import (
+    TEMPERATURES,
+    Extent,
+    conclude,
+    said_in_one_line,
+)
+from card.serving.requests.vocabulary import Vocabulary
+from card.settings import Settings, load_settings
+from card_gateway.template import read_model
+from model_files.opening import is_gguf
+from training.cutting import cut
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One system with one setting.
+class Stage:
+    """What a line-up is made from.
 
-    threads     of the model that runs
-    rows        most rows of one target pass; where they adapt, those that a text begins with
-    gamma       draft passes before a verification, or a peer's draft tokens; None: its own choice
-    width       nodes that one draft pass expands
-    rows_adapt  each pass takes as many rows as are worth it
-    lossless    it promises the text of the target alone, bit for bit
+    stack    ends what contenders run on
+    skipped  gets a line for each contender that cannot take part
     """
 
-    system: System
-    where: Where
-    threads: int
-    rows: int
-    gamma: int | None = None
-    width: int | None = None
-    rows_adapt: bool = field(default=False, kw_only=True)
-    lossless: bool = field(default=True, kw_only=True)
-    complete: Callable[[Task], Measurement] = field(compare=False, repr=False, kw_only=True)
-
-    def is_like(self, other: Contender) -> bool:
-        """Whether they are settings of one system in one place."""
-        return (self.system, self.where) == (other.system, other.where)
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it is no peer, nor another model."""
-        return self.system in OURS
+    stack: ExitStack
+    pair: InProcess
+    tokenizer: Tokenizer
+    tasks: Sequence[Task]
+    settings_file: Path | None
+    skipped: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class Completion:
-    """One text by one contender.
+class LineUp:
+    """Who competes, the target alone first.
 
-    equal          to what the target wrote alone
-    common_prefix  share of that text's tokens before the first difference; None: not seen
+    rounds  what they write, without a choice of settings; None: the tasks, behind a choice
     """
 
-    contender: Contender
-    task: Task
-    measurement: Measurement
-    equal: bool
-    common_prefix: float | None = None
+    contenders: Sequence[Contender]
+    questions: Sequence[Question]
+    rounds: Sequence[Task] | None = None
 
 
-def compete(
-    line_up: Mapping[float, Sequence[Contender]],
-    tasks: Sequence[Task],
-    before_visit: Callable[[], None] = lambda: None,
-    on_completion: Callable[[], None] = lambda: None,
-    *,
-    on_failure: Callable[[Contender, ContenderError], None] | None = None,
-    has_time: Callable[[], bool] = lambda: True,
-) -> list[Completion]:
-    """Every contender of a temperature writes every text of that temperature.
-
-    All write a text before the next one is begun, so that noise hits all alike, and each visit
-    begins with another contender, so that nobody always follows the same one. The reference is
-    what the first contender, the target alone, wrote.
-
-    on_failure  told of a contender that cannot go on, which then leaves; absent: the error is
-                raised
-    has_time    asked before each prompt but the first; no further one is begun without. Within one,
-                asked before each setting of a system that has another one there already
-    """
-    left: set[Contender] = set()
-    completions: list[Completion] = []
-    for visit, task in enumerate(tasks):
-        # All temperatures of a prompt, or none.
-        begins = visit == 0 or task.prompt != tasks[visit - 1].prompt
-        if visit and begins and not has_time():
-            break
-        before_visit()
-        able = [contender for contender in line_up[task.temperature] if contender not in left]
-        first = visit % len(able)
-        found: dict[Contender, Measurement] = {}
-        for contender in (*able[first:], *able[:first]):
-            another = contender is not able[0] and any(map(contender.is_like, found))
-            if another and not has_time():
-                continue
-            try:
-                found[contender] = contender.complete(task)
-            except ContenderError as error:
-                if on_failure is None:
-                    raise
-                left.add(contender)
-                on_failure(contender, error)
-            on_completion()
-        reference = found[able[0]]
-        for contender in able:
-            if contender in found:
-                written = found[contender]
-                equal = written.writes_the_same_as(reference)
-                prefix = common_prefix(written, reference)
-                completions.append(Completion(contender, task, written, equal, prefix))
-    return completions
-
-
-def faster_half(completions: Sequence[Completion]) -> dict[float, list[Contender]]:
-    """By temperature, of the settings of every system and place that wrote most texts the faster
-    half, in their order."""
-    found: dict[float, list[Contender]] = {}
-    for temperature, means in _means(completions).items():
-        kept: set[Contender] = set()
-        for settings in _of_each_system(means):
-            fastest = sorted(settings, key=lambda contender: -means[contender])
-            kept.update(fastest[: (len(settings) + 1) // 2])
-        found[temperature] = [contender for contender in means if contender in kept]
-    return found
-
-
-def fastest_settings(completions: Sequence[Completion]) -> dict[float, list[Contender]]:
-    """By temperature, of the settings of every system and place that wrote most texts the fastest,
-    in the order of the systems."""
-    return {
-        temperature: [max(settings, key=means.__getitem__) for settings in _of_each_system(means)]
-        for temperature, means in _means(completions).items()
-    }
-
-
-def _means(completions: Sequence[Completion]) -> dict[float, dict[Contender, float]]:
-    """By temperature the mean speed of every contender; of settings that left early none."""
-    speeds: dict[float, dict[Contender, list[float]]] = {}
-    for completion in completions:
-        of_contender = speeds.setdefault(completion.task.temperature, {})
-        of_contender.setdefault(completion.contender, []).append(
-            completion.measurement.tokens_per_s
+def contest(title: str, extent: Extent, line_up: Callable[[Stage], LineUp]) -> None:
+    """Let all contenders write all texts, and report. Raises `typer.Exit`."""
+    load_before, console = round(os.getloadavg()[0], 2), Console()
+    with said_in_one_line(), ExitStack() as stack:
+        settings = load_settings(extent.settings_file)
+        cache = settings.cache.model_copy(update={"slots": max(extent.slots, settings.cache.slots)})
+        settings = settings.model_copy(update={"cache": cache})
+        tokenizer = Vocabulary.load(settings.target.path).tokenizer
+        template, _ = read_model(settings.target.path)
+        prompts = read_prompts(extent.prompts, tokenizer, extent.limit, template.render)
+        check_room(prompts, extent.max_tokens, settings.limits)
+        tasks = tasks_of(prompts, extent.temperatures or TEMPERATURES, extent.max_tokens)
+        settings = stack.enter_context(with_small_draft(settings))
+        with console.status("loading both models"):
+            pair = InProcess(settings, tokenizer)
+        stage = Stage(stack, pair, tokenizer, tasks, extent.settings_file)
+        who = line_up(stage)
+        runner = Runner(console, stage.skipped)
+        pilot = []
+        chosen = {tasks[0].temperature: list(who.contenders)}
+        if who.rounds is None:
+            pilot = runner.try_settings(who.contenders, tasks, clock_of(extent.minutes / 2))
+            chosen = fastest_settings(pilot)
+        texts = of_phase("texts", who.rounds or tasks)
+        completions = runner.run(chosen, texts, clock_of(extent.minutes))
+        written = tasks if who.rounds else [completion.task for completion in completions]
+        report = Report(
+            title=title,
+            conditions=conditions_of(pair, load_before, extent.prompts, tasks, written),
+            ratios=ratios(completions, who.questions),
+            rows=summarise(completions),
+            tried=summarise(pilot),
+            skipped=stage.skipped,
         )
-    return {
-        temperature: {
-            contender: geometric_mean(of_contender[contender])
-            for settings in _of_each_system(of_contender)
-            for contender in _longest_in(settings, of_contender)
-        }
-        for temperature, of_contender in speeds.items()
-    }
+    conclude(console, report, extent.json_file, [*pilot, *completions])
 
 
-def _longest_in(
-    settings: Sequence[Contender], speeds: Mapping[Contender, Sequence[float]]
-) -> list[Contender]:
-    most = max(len(speeds[contender]) for contender in settings)
-    return [contender for contender in settings if len(speeds[contender]) == most]
+def tasks_of(
+    prompts: Sequence[Prompt], temperatures: Sequence[float], max_tokens: int
+) -> list[Task]:
+    """All texts to write, prompt after prompt; the seed is the prompt's place."""
+    return [
+        Task(prompt, temperature, seed, max_tokens)
+        for seed, prompt in enumerate(prompts)
+        for temperature in dict.fromkeys(temperatures)
+    ]
 
 
-def _of_each_system(contenders: Iterable[Contender]) -> list[list[Contender]]:
-    """The settings of each system and place, in their order."""
-    found: dict[tuple[str, str], list[Contender]] = {}
-    for contender in contenders:
-        found.setdefault((contender.system, contender.where), []).append(contender)
-    return list(found.values())
-
-
-def common_prefix(written: Measurement, reference: Measurement) -> float | None:
-    """Share of the tokens before the first difference; None where tokens are not seen."""
-    if written.tokens is None or reference.tokens is None:
-        return None
-    pairs = zip(written.tokens, reference.tokens, strict=False)
-    same = next((at for at, (a, b) in enumerate(pairs) if a != b), len(reference.tokens))
-    return same / max(1, len(reference.tokens))
+@contextmanager
+def with_small_draft(settings: Settings) -> Iterator[Settings]:
+    """Settings with a `draft_small`; if there is none and the draft is no GGUF file, one is cut."""
+    small, draft = settings.draft_small, settings.draft
+    if small.path.exists() or is_gguf(draft.path):
+        yield settings
+        return
+    with TemporaryDirectory(prefix="card-bench-draft-small-") as home:
+        cut(draft.path, Path(home), [0])
+        made = small.model_copy(update={"path": Path(home)})
+        yield settings.model_copy(update={"draft_small": made})

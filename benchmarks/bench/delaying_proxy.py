@@ -1,4 +1,4 @@
-"""A network in between: a TCP proxy through which every byte takes a while longer, each way."""
+"""A TCP proxy that delays every byte, each way, as a network does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHUNK = 1 << 16
 
 @contextlib.asynccontextmanager
 async def delaying_proxy(address: str, delay_s: float) -> AsyncIterator[str]:
-    """The address to reach `address` through, host:port both."""
+    """Yields the proxy's address in front of `address`, both as host:port."""
     host, _, port = address.rpartition(":")
     tasks: set[asyncio.Task[None]] = set()
 
@@ -35,26 +35,12 @@ async def delaying_proxy(address: str, delay_s: float) -> AsyncIterator[str]:
 async def _carry(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float
 ) -> None:
-    """Byte for byte and in order, each chunk `delay_s` after it came."""
+    """Each chunk `delay_s` after it came; the delay is the same for all, so they stay in order."""
     loop = asyncio.get_running_loop()
-    on_their_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-
-    async def arrive() -> None:
-        while True:
-            due_s, chunk = await on_their_way.get()
-            await asyncio.sleep(max(0.0, due_s - loop.time()))
-            if not chunk:
-                return
-            writer.write(chunk)
-            await writer.drain()
-
-    arriving = asyncio.create_task(arrive())
     try:
         with contextlib.suppress(ConnectionError):
             while chunk := await reader.read(_CHUNK):
-                on_their_way.put_nowait((loop.time() + delay_s, chunk))
-            on_their_way.put_nowait((loop.time() + delay_s, b""))
-            await arriving
+                loop.call_later(delay_s, writer.write, chunk)
+            await asyncio.sleep(delay_s)
     finally:
-        arriving.cancel()
-        writer.close()
+        loop.call_later(0.0, writer.close)

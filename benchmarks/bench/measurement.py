@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from bench.activity import NOTHING, DraftActivity
 from bench.prompts import Prompt
-from card.cache import NO_SALT
+from card.cache import NO_SALT, Pool, SlotCounters
+
+_OF_SLOT = ("steps", "accepted", "queries", "hits", "foreign", "layers", "lost_layers")
+_OF_DRAFT = ("draft_waiting_ns", "draft_busy_ns", "draft_passes")
 
 
 @dataclass(frozen=True)
 class Task:
     """One text to write. The seed belongs to the prompt, so every system writes the same text.
 
-    salt  texts with the same one tell each other n-grams, in systems that let them
+    salt  texts with the same salt share n-grams, in systems that allow it
     """
 
     prompt: Prompt
@@ -26,31 +29,17 @@ class Task:
     salt: bytes = NO_SALT
 
 
-@dataclass(frozen=True, slots=True)
-class Phases:
-    """Milliseconds of the target's passes after the first token, all `steps` of them together."""
-
-    steps: int
-    query: float
-    forward: float
-    verify: float
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Measurement:
-    """One completion.
+    """One completion; of `streams`, one run of many texts.
 
-    tokens          [generated] ids, or None where only the text is seen
-    seconds         from the request to the last token
-    first_token_s   from the request to the first token (or first text)
-    steps           target passes that committed
-    queries, hits   of the candidate cache
-    target_wait_s   the target had nothing it might do; None where it cannot be seen
-    draft           what the draft did meanwhile
-    foreign         tokens that the target would not have chosen
-    layers          of candidates that the draft made, and lost_layers that commits threw away
-    saved_rows      of draft passes, because nodes shared what is below them
-    phases          where the target's time went; None where it cannot be seen
+    tokens         [generated] ids, or None where only the text is seen
+    seconds        from the request to the last token
+    first_token_s  from the request to the first token (or first text)
+    counts         of the session, by the names of `SlotCounters`; of the draft, by the words of the
+                   pool's header; of the target after the first token: `later_steps`, `query_ns`,
+                   `forward_ns` and `verify_ns`. A name that is missing could not be seen
+    latency        of many streams: figures of a row, by name
     """
 
     text: str
@@ -58,22 +47,17 @@ class Measurement:
     generated: int
     seconds: float
     first_token_s: float
-    steps: int
-    drafted: int = 0
-    accepted: int = 0
-    queries: int = 0
-    hits: int = 0
-    draft: DraftActivity = NOTHING
-    foreign: int = 0
-    layers: int = 0
-    lost_layers: int = 0
-    saved_rows: int = 0
-    target_wait_s: float | None = None
-    phases: Phases | None = None
+    counts: Mapping[str, int] = field(default_factory=Counter)
+    latency: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def tokens_per_s(self) -> float:
         return self.generated / self.seconds
+
+    @property
+    def accepted(self) -> int:
+        """Candidates."""
+        return self.counts["accepted"]
 
     def writes_the_same_as(self, other: Measurement) -> bool:
         """Token by token where both know them, else text by text."""
@@ -82,6 +66,20 @@ class Measurement:
         return self.text == other.text
 
 
+def slot_counts(counters: SlotCounters) -> Counter[str]:
+    return Counter({name: getattr(counters, name) for name in _OF_SLOT})
+
+
+def draft_counts(pool: Pool, before: Mapping[str, int] | None = None) -> Counter[str]:
+    """What the draft has counted since it began, or since `before`; nothing, if another draft
+    began to count meanwhile."""
+    now = Counter({name: int(pool.header[name]) for name in _OF_DRAFT})
+    if before is None:
+        return now
+    since = Counter({name: now[name] - before[name] for name in _OF_DRAFT})
+    return since if min(since.values()) >= 0 else Counter()
+
+
 def geometric_mean(values: Sequence[float]) -> float:
-    """The mean whose quotients are means of quotients."""
+    """The quotient of two such means is the mean of the quotients."""
     return float(np.exp(np.mean(np.log(values))))

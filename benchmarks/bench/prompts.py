@@ -1,5 +1,6 @@
 """The prompts: a JSONL file, one object in each line: `id`, `category`, and a text to continue
-(`prompt`) or a chat to answer (`messages`)."""
+(`prompt`) or a chat to answer (`messages`). `answer` says what the first line of the text that is
+written must end with."""
 
 from __future__ import annotations
 
@@ -7,14 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError
 from tokenizers import Tokenizer
-from typing_extensions import Self
 
 from card.settings import LimitSettings
 
 Render = Callable[[Sequence[Mapping[str, str]]], str]
-"""Makes one text of the messages of a chat. Raises `ValueError` if they are not to its liking."""
+"""Makes one text of the messages of a chat. Raises `ValueError` for messages that its template
+refuses."""
+
+
+_ALLOWED = (
+    'every line must be a JSON object like {"id": "a", "category": "b", "prompt": "def f("} or '
+    '{"id": "a", "category": "b", "messages": [{"role": "user", "content": "Hello"}]}'
+)
 
 
 class PromptsError(ValueError):
@@ -25,8 +32,9 @@ class PromptsError(ValueError):
 class Prompt:
     """A text to continue, and its tokens as the server's preprocessing makes them.
 
-    category  such as `SpecBench/qa`: figures are told for it, and for what stands before a slash
+    category  such as `SpecBench/qa`: ratios are printed for it, and for what stands before a slash
     is_chat   it is a chat as the model's template writes it
+    answer    the one right answer; empty: there is none
     """
 
     id: str
@@ -34,6 +42,12 @@ class Prompt:
     tokens: tuple[int, ...]
     category: str = ""
     is_chat: bool = False
+    answer: str = ""
+
+    def is_answered_by(self, text: str) -> bool:
+        """Whether the first line of `text` ends with the answer, and a full stop at most."""
+        line = text.lstrip().split("\n", 1)[0]
+        return line.rstrip(" .").endswith(f" {self.answer}")
 
 
 class _Message(BaseModel):
@@ -46,15 +60,12 @@ class _Line(BaseModel):
     category: str = ""
     prompt: str | None = Field(None, min_length=1)
     messages: list[_Message] | None = Field(None, min_length=1)
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
-        if (self.prompt is None) == (self.messages is None):
-            raise ValueError("needs either a prompt or messages")
-        return self
+    answer: str = ""
 
     def text(self, render: Render | None) -> str:
         """Raises `ValueError`."""
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("needs either a prompt or messages")
         if self.prompt is not None:
             return self.prompt
         if render is None:
@@ -65,8 +76,7 @@ class _Line(BaseModel):
 def read_prompts(
     path: Path, tokenizer: Tokenizer, limit: int | None = None, render: Render | None = None
 ) -> list[Prompt]:
-    """The first `limit` prompts of the file; `render` is for those that are chats. Raises
-    `PromptsError`."""
+    """The first `limit` prompts; `render` makes texts of chats. Raises `PromptsError`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -78,32 +88,23 @@ def read_prompts(
         if len(prompts) == limit:
             break
         place = f"{path}, line {number}"
-        found = _parsed(line, place)
+        try:
+            found = _Line.model_validate_json(line)
+            text = found.text(render)
+        except ValidationError as error:
+            (problem, *_) = error.errors()
+            field = ".".join(map(str, problem["loc"])) or "the line"
+            raise PromptsError(f"{place}: {field}: {problem['msg']}; {_ALLOWED}") from error
+        except ValueError as error:
+            raise PromptsError(f"{place}: {error}; {_ALLOWED}") from error
         name = str(found.id)
         if name in prompts:
             raise PromptsError(f"{place}: id {name!r} is taken; ids must differ")
-        try:
-            text = found.text(render)
-        except ValueError as error:
-            raise PromptsError(f"{place}: {error}") from error
         tokens, is_chat = tuple(tokenizer.encode(text).ids), found.messages is not None
-        prompts[name] = Prompt(name, text, tokens, found.category, is_chat)
+        prompts[name] = Prompt(name, text, tokens, found.category, is_chat, found.answer)
     if not prompts:
         raise PromptsError(f"--prompts {path} holds no prompt; at least one is needed")
     return list(prompts.values())
-
-
-def _parsed(line: str, place: str) -> _Line:
-    try:
-        return _Line.model_validate_json(line)
-    except ValidationError as error:
-        (problem, *_) = error.errors()
-        field = ".".join(map(str, problem["loc"])) or "the line"
-        raise PromptsError(
-            f"{place}: {field}: {problem['msg']}; every line must be a JSON object like "
-            '{"id": "a", "category": "b", "prompt": "def f("} or '
-            '{"id": "a", "category": "b", "messages": [{"role": "user", "content": "Hello"}]}'
-        ) from error
 
 
 def check_room(prompts: list[Prompt], max_tokens: int, limits: LimitSettings) -> None:

@@ -2,116 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
 from enum import Enum
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from tokenizers import Tokenizer
 
-from bench.conclusion import conclude
-from bench.conditions import conditions_of, this_machine
-from bench.contest import Contender, fastest_settings
-from bench.figures import summarise
-from bench.foresight import read_along
-from bench.in_process import InProcess
-from bench.line_up import line_up_in_process, line_up_through_grpc, thread_counts
-from bench.options import (
-    TEMPERATURES,
-    Limit,
-    MaxTokens,
-    Minutes,
-    PromptsFile,
-    SettingsFile,
-    Temperatures,
-)
-from bench.peers import ENVIRONMENTS, PeerError, line_up_peer
-from bench.ratios import ratios
-from bench.report import Report
-from bench.rounds import Rounds, clock_of
-from bench.terminal import (
-    PROMPTS,
-    make_console,
-    prompts_of,
-    results_option,
-    said_in_one_line,
-    tasks_of,
-    warn_if_busy,
-)
-from card.cores import usable_cores
-from card.serving.requests.vocabulary import Vocabulary
-from card.settings import load_settings
+from bench import terminal
+from bench.contest import LineUp, Stage, contest
+from bench.figures import Question
+from bench.line_up import line_up_in_process, line_up_served
+from bench.peers import PEERS, PeerError, line_up_peer
+from bench.systems import SYSTEMS
+from card.speculation.pacing import PACINGS, PLAIN
 
-PeerName = Enum("PeerName", {name: name for name in ENVIRONMENTS}, type=str)  # type: ignore[misc]
+PeerName = Enum("PeerName", {name: name for name in PEERS}, type=str)  # type: ignore[misc]
+
+_WITHOUT_GROWTH = [name for name, pacing in PACINGS.items() if pacing.growth is None]
+_OURS = {name: SYSTEMS[name] for name in (PLAIN, *_WITHOUT_GROWTH)}
+_LLAMA_CPP, _OPENVINO = (tuple(mode.system for mode in peer.modes) for peer in PEERS.values())
+
+QUESTIONS = (
+    Question("autoregressive / llama.cpp plain", PLAIN, _LLAMA_CPP[:1]),
+    Question("autoregressive / OpenVINO GenAI plain", PLAIN, _OPENVINO[:1]),
+    Question("CARD / autoregressive", "card", (PLAIN,)),
+    Question("auto / autoregressive", "auto", (PLAIN,)),
+    Question("CARD / draft-then-verify", "card", ("draft_then_verify",)),
+    Question("CARD / PEARL", "card", ("pearl",)),
+    Question("CARD / llama.cpp's best", "card", _LLAMA_CPP),
+    Question("CARD / OpenVINO GenAI's best", "card", _OPENVINO),
+    Question("CARD through gRPC / in process", "card@grpc", ("card",)),
+)
 
 
 def suite(
-    prompts: PromptsFile = PROMPTS,
-    limit: Limit = None,
-    max_tokens: MaxTokens = 128,
-    minutes: Minutes = 60.0,
-    json_file: Annotated[Path | None, results_option("DATE-suite.json")] = None,
-    settings_file: SettingsFile = None,
-    temperature: Temperatures = None,
+    prompts: terminal.PromptsFile = terminal.PROMPTS,
+    limit: terminal.Limit = None,
+    max_tokens: terminal.MaxTokens = 128,
+    minutes: terminal.Minutes = 60.0,
+    json_file: terminal.JsonFile = None,
+    settings_file: terminal.SettingsFile = None,
+    temperature: terminal.Temperatures = None,
     peer: Annotated[
         list[PeerName] | None,
-        typer.Option(help="A peer. May be repeated.", show_default=", ".join(ENVIRONMENTS)),
+        typer.Option(help="A peer. May be repeated.", show_default=", ".join(PEERS)),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure peers too.")] = True,
     grpc: Annotated[bool, typer.Option(help="Measure CARD through a real server too.")] = True,
 ) -> None:
     """Measure our systems and their peers, interleaved in one run on the same weights."""
-    machine, console = this_machine(), make_console()
-    skipped: list[str] = []
-    with said_in_one_line():
-        settings = load_settings(settings_file)
-        vocabulary = Vocabulary.load(settings.target.path)
-        chosen = prompts_of(settings, vocabulary, prompts, limit, max_tokens)
-        warn_if_busy(console, machine)
-        with console.status("loading both models"):
-            pair = InProcess(settings, vocabulary.tokenizer)
-        tasks = tasks_of(chosen, list(dict.fromkeys(temperature or TEMPERATURES)), max_tokens)
-        with ExitStack() as stack:
-            contenders = line_up_in_process(stack, pair, thread_counts(usable_cores()))
-            if grpc:
-                contenders += line_up_through_grpc(stack, pair, settings_file)
-            if peers:
-                names = [name.value for name in peer] if peer else list(ENVIRONMENTS)
-                contenders += _peers(stack, console, pair, vocabulary.tokenizer, names, skipped)
-            contest = Rounds(console, pair, skipped)
-            pilot = contest.try_settings(contenders, tasks, clock_of(minutes / 2))
-            chosen_settings = fastest_settings(pilot)
-            completions = contest.run(chosen_settings, tasks, clock_of(minutes))
-        ranks = read_along(pair.draft, completions)
-    report = Report(
-        conditions=conditions_of(pair, machine, prompts, tasks, completions, contest.curves()),
-        ratios=ratios(completions),
-        rows=summarise(completions, ranks),
-        tried=summarise(pilot, {}),
-        skipped=skipped,
+    names = [name.value for name in peer] if peer else list(PEERS)
+
+    def line_up(stage: Stage) -> LineUp:
+        found = line_up_in_process(stage.stack, stage.pair, _OURS)
+        served = {"card": SYSTEMS["card"]} if grpc else {}
+        found += line_up_served(stage.stack, stage.pair, stage.settings_file, served)
+        for name in names if peers else ():
+            try:
+                there = line_up_peer(PEERS[name], stage.pair, stage.tokenizer)
+                found += stage.stack.enter_context(there)
+            except PeerError as error:
+                stage.skipped.append(str(error))
+        return LineUp(found, QUESTIONS)
+
+    extent = terminal.Extent(
+        prompts, max_tokens, json_file, settings_file, limit, minutes, temperature
     )
-    conclude(console, report, "suite", json_file, [*pilot, *completions])
-
-
-def _peers(
-    stack: ExitStack,
-    console: Console,
-    pair: InProcess,
-    tokenizer: Tokenizer,
-    names: Sequence[str],
-    skipped: list[str],
-) -> list[Contender]:
-    """The peers that can be run here; `skipped` gets a line for each that cannot."""
-    contenders: list[Contender] = []
-    for name in names:
-        console.print(f"peer {name}: installing, converting, loading")
-        try:
-            peer = line_up_peer(ENVIRONMENTS[name], pair, tokenizer, usable_cores())
-            contenders += stack.enter_context(peer)
-        except PeerError as error:
-            skipped.append(str(error))
-            console.print(f"left out: {error}", highlight=False, soft_wrap=True)
-    return contenders
+    contest("suite", extent, line_up)

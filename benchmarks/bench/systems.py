@@ -1,4 +1,4 @@
-"""The family: systems of the literature, each as settings of ours. `bench family` measures them."""
+"""The family: systems of the literature, each as settings of ours (`benchmarks/README.md`)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,14 @@ from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import WITHOUT_DRAFT
 
-GAMMAS = (1, 2, 3, 4, 6, 8)
-
 DEVICE_DELAY_S = 0.02
-"""How much longer every byte takes between a device that drafts and its server, each way."""
+"""What a byte takes between a device that drafts and its server, each way, besides."""
 
 
 @dataclass(frozen=True)
 class System:
     """One system, as we build it.
 
-    paper        where it is described
-    claim        the speed that is claimed there, over decoding without speculation unless said
     decoding     key of `PACINGS`
     acceptance   key of `RULES`
     speculation  settings of the section `speculation` that differ
@@ -31,12 +27,10 @@ class System:
     on_a_device  a device drafts, and a server verifies
     """
 
-    paper: str
-    claim: str
     decoding: str = "card"
     acceptance: str = "exact"
     speculation: Mapping[str, Any] = field(default_factory=dict)
-    gammas: tuple[int, ...] = GAMMAS
+    gammas: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
     on_a_device: bool = False
 
     @property
@@ -45,75 +39,29 @@ class System:
         return RULES[self.acceptance].lossless
 
 
+_TURNS = "draft_then_verify"
+
 SYSTEMS: dict[str, System] = {
-    "autoregressive": System("none", "1", decoding="autoregressive"),
-    "draft_then_verify": System(
-        "arXiv 2211.17192", "2 to 3 (T5-XXL)", decoding="draft_then_verify"
-    ),
-    "pearl": System("arXiv 2408.11850", "up to 4.43", decoding="pearl"),
-    "card": System("arXiv 2508.04462", "up to 4.83"),
-    "auto": System("none", "no slower than the best of what is loaded", decoding="auto"),
-    "cacheback": System(
-        "arXiv 2511.21699",
-        "best of the methods without training or draft on SpecBench",
-        speculation={"drafter": "ngram"},
-    ),
-    "ouroboros": System(
-        "arXiv 2402.13720",
-        "up to 3.9, and 2.8 over draft-then-verify",
-        decoding="draft_then_verify",
-        speculation={"proposals": "phrases", "shared_ngrams": True},
-    ),
+    "autoregressive": System("autoregressive"),
+    "draft_then_verify": System(_TURNS),
+    "pearl": System("pearl"),
+    "card": System(),
+    "auto": System("auto"),
+    "cacheback": System(speculation={"drafter": "ngram"}),
+    "ouroboros": System(_TURNS, speculation={"proposals": "phrases", "shared_ngrams": True}),
     "cascade": System(
-        "arXiv 2312.11462",
-        "up to 1.81 over draft-then-verify",
-        decoding="draft_then_verify",
-        speculation={"drafter": "cascade", "ngram_tokens": 10},
-        gammas=(1, 2, 3, 4),
+        _TURNS, speculation={"drafter": "cascade", "ngram_tokens": 10}, gammas=(1, 2, 3, 4)
     ),
-    "hsd": System(
-        "arXiv 2510.19705",
-        "up to 1.2 over the best single draft",
-        decoding="draft_then_verify",
-        speculation={"drafter": "hierarchy", "growth": "layered"},
-    ),
-    "mcsd": System(
-        "arXiv 2401.06706",
-        "more than draft-then-verify",
-        decoding="draft_then_verify",
-        speculation={"growth": "sampled", "width": 8},
-        gammas=(1, 2, 3),  # as deep as its tree grows
-    ),
-    "gsd": System(
-        "arXiv 2407.16207",
-        "1.73 to 1.96 (70B)",
-        decoding="draft_then_verify",
-        speculation={"growth": "graph", "width": 4},
-    ),
-    "specbranch": System(
-        "arXiv 2506.01979", "1.8 to 4.5", decoding="branch", speculation={"width": 4}
-    ),
-    "ssd": System(
-        "arXiv 2603.03251",
-        "4.68 (70B), and 1.58 over draft-then-verify",
-        decoding="ssd",
-        speculation={"width": 12},
-    ),
-    "sled": System(
-        "arXiv 2506.09397",
-        "2.2 times the throughput of the server",
-        decoding="draft_then_verify",
-        gammas=(2, 4, 8),
-        on_a_device=True,
-    ),
-    "fly": System(
-        "arXiv 2511.22972",
-        "2.74 to 2.81 (70B)",
-        acceptance="loose",
-        speculation={"rows": 16},
-    ),
+    "hsd": System(_TURNS, speculation={"drafter": "hierarchy", "growth": "layered"}),
+    # γ is as deep as its tree grows.
+    "mcsd": System(_TURNS, speculation={"growth": "sampled", "width": 8}, gammas=(1, 2, 3)),
+    "gsd": System(_TURNS, speculation={"growth": "graph", "width": 4}),
+    "specbranch": System("branch", speculation={"width": 4}),
+    "ssd": System("ssd", speculation={"width": 12}),
+    "sled": System(_TURNS, gammas=(2, 4, 8), on_a_device=True),
+    "fly": System(acceptance="loose", speculation={"rows": 16}),
 }
-"""By the name that rows have. The first is what the others are compared with."""
+"""By the name that rows have. The others are compared with the first."""
 
 
 def _unused() -> dict[str, System]:
@@ -124,10 +72,10 @@ def _unused() -> dict[str, System]:
     for system in SYSTEMS.values():
         used |= {system.decoding, system.acceptance, *map(str, system.speculation.values())}
     ours = [name for name, drafter in DRAFTERS.items() if drafter.model != "tensorrt_llm"]
-    found = {name: System("none", "none", decoding=name) for name in PACINGS}
-    found |= {name: System("none", "none", acceptance=name) for name in RULES}
+    found = {name: System(name) for name in PACINGS}
+    found |= {name: System(acceptance=name) for name in RULES}
     for setting, keys in (("drafter", ours), ("growth", GROWTHS), ("proposals", WITHOUT_DRAFT)):
-        found |= {name: System("none", "none", speculation={setting: name}) for name in keys}
+        found |= {name: System(speculation={setting: name}) for name in keys}
     return {name: system for name, system in found.items() if name not in used}
 
 

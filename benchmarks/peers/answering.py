@@ -1,13 +1,14 @@
-"""How a peer is spoken to: one JSON object per line, requests on standard input, answers on a
-descriptor of their own, so that libraries may print what they like.
+"""What the workers of all peers share: their options, and one JSON object a line.
 
-The worker says `{"ready": {...}}` once its models are loaded, then answers every request
+The worker writes `{"ready": true}` once its models are loaded, then answers every request
 `{"mode", "prompt", "max_tokens", "temperature", "seed", ...}` with
-`{"tokens", "seconds", "first_token_s"}` or `{"error"}`, one at a time.
+`{"tokens", "seconds", "first_token_s"}` or `{"error"}`. Requests come on standard input; answers go
+to a descriptor of their own, so that libraries may print.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -25,13 +26,23 @@ class Answer:
     first_token_s: float
 
 
-def serve(ready: dict[str, Any], answer: Callable[[dict[str, Any]], Answer], answers: int) -> None:
-    """Answer line by line until standard input ends; `answers` is the descriptor."""
+Answering = Callable[[dict[str, Any]], Answer]
+
+
+def serve(load: Callable[[argparse.Namespace], Answering]) -> None:
+    """Load the models, then answer line by line until standard input ends."""
+    parser = argparse.ArgumentParser()
+    for name in ("--target", "--draft", "--dtype"):
+        parser.add_argument(name, required=True)
+    for name in ("--context", "--threads", "--answers"):
+        parser.add_argument(name, type=int, required=True)
+    options = parser.parse_args()
 
     def say(content: dict[str, Any]) -> None:
-        os.write(answers, json.dumps(content).encode() + b"\n")
+        os.write(options.answers, json.dumps(content).encode() + b"\n")
 
-    say({"ready": ready})
+    answer = load(options)
+    say({"ready": True})
     for line in sys.stdin:
         try:
             say(asdict(answer(json.loads(line))))

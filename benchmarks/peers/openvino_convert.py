@@ -1,5 +1,7 @@
-"""Convert a model for OpenVINO with its own exporter: a Hugging Face directory as it does unless
-told otherwise, so that weights stay as they are stored; a GGUF file, unpacked, to four bits again.
+"""Convert a model for OpenVINO with its own exporter.
+
+The weights of a Hugging Face directory stay as they are stored. A GGUF file is unpacked and
+compressed to four bits again.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def convert(model: Path, converted: Path, target: Path) -> None:
             unpacked.save_pretrained(home)
         else:
             shutil.copytree(model, home, dirs_exist_ok=True)
-        # Both get one tokenizer, for GenAI wants no difference, down to the order of its parts.
+        # Both get one tokenizer: GenAI refuses any difference, even in the order of its parts.
         AutoTokenizer.from_pretrained(target.parent, **source).save_pretrained(home)
         _export(Path(home), converted, *(FOUR_BITS if model == target else ()))
 

@@ -1,33 +1,21 @@
-"""Engines by thread count, and the draft's foresight."""
+"""Engines by thread count."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import tiny_models
-import torch
-from real_pair import DRAFT, pair_settings
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
-from bench.drafts import unrelated_draft
 from bench.engines import Engines
-from bench.foresight import ranks_of
-from bench.in_process import InProcess, parameters_of
-from bench.measurement import Task
-from bench.prompts import Prompt
-from card.engines import SequenceTokens
+from bench.in_process import InProcess
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
-from card.loading import load_engine
 from card.settings import Settings, load_settings
-from card.speculation.drafters.growth.frontier import noise_for, ranking_of
 
 OPTIONS = EngineOptions(context=400, sessions=1, dtype="float32", threads=2, row_multiple=4)
 
@@ -85,39 +73,3 @@ def test_who_waits_has_the_rows_of_the_settings() -> None:
     assert adapting.rows_for(8) == adapting.rows < 8
     assert [fixed.rows_for(candidates) for candidates in (1, 2, 8)] == [3, 3, 9]
     assert fixed.room_for(8, 4) == {"width": 4, "rows": 9}
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_trained_draft_foresees_what_it_would_write_itself(temperature: float) -> None:
-    """As it is served: it ranks a part of the vocabulary alone."""
-    draft = load_engine(pair_settings(), "draft")
-    task = Task(Prompt("own", "", tuple(range(100, 150))), temperature, seed=3, max_tokens=12)
-    parameters = parameters_of(task)
-    noise = noise_for(parameters, draft)
-    session, text = draft.open_session(), list(task.prompt.tokens)
-    for _ in range(task.max_tokens):
-        missing = text[draft.length(session) :]
-        ranking = ranking_of([len(text)], parameters, noise)
-        logits = draft.forward([SequenceTokens(session, missing, logits=1, ranking=ranking)])[0]
-        draft.commit_kv(session, range(len(missing)))
-        text.append(int(logits.best()[0][0, 0]))
-    written = tuple(text[len(task.prompt.tokens) :])
-    ranks = ranks_of(draft, task, written)
-    # A draft's rows are not independent: in a longer pass two ids that are nearly tied may turn.
-    assert ranks.max() <= 1
-    assert (ranks == 0).mean() > 0.7
-    assert ranks_of(draft, task, (*written[:-1], 1))[-1] > 0
-
-
-def test_an_unrelated_draft_has_the_shape_but_not_the_weights() -> None:
-    with unrelated_draft(DRAFT) as path:
-        assert json.loads((path / "config.json").read_text()) == json.loads(
-            (DRAFT / "config.json").read_text()
-        )
-        before, after = (load_file(folder / "model.safetensors") for folder in (DRAFT, path))
-    assert {n: (w.shape, w.dtype) for n, w in before.items()} == {
-        n: (w.shape, w.dtype) for n, w in after.items()
-    }
-    matrices = [name for name, weight in before.items() if weight.dim() > 1]
-    assert not any(torch.equal(before[name], after[name]) for name in matrices)
-    assert not path.exists()

@@ -14,15 +14,19 @@ import psutil
 import pytest
 import tiny_models
 import torch
-from real_pair import DRAFT, TARGET
+from real_pair import DRAFT, TARGET, pair_settings
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig
 from typer.testing import CliRunner, Result
 
-from card.engines import EngineError
+from card.engines import EngineError, SequenceTokens
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
+from card.loading import load_engine
+from card.sampling import SamplingParameters
 from card.settings import load_settings
+from card.speculation.drafters.growth.frontier import noise_for, ranking_of
+from importing.agreement import ranks_along, share_within
 from importing.command import app
 
 VOCABULARY: int = json.loads((TARGET / "config.json").read_text(encoding="utf-8"))["vocab_size"]
@@ -72,7 +76,7 @@ def test_a_good_pair_is_measured_and_its_settings_are_the_servers(
     agreement = re.search(r"Agreement: (0\.\d+) of 48 tokens", result.stdout)
     assert agreement is not None
     assert 0.4 < float(agreement[1]) < 1.0
-    prediction = re.search(r"Predicted, not measured: (\d+\.\d+) times", result.stdout)
+    prediction = re.search(r"Arithmetic, not measured: (\d+\.\d+) times", result.stdout)
     assert prediction is not None
     assert float(prediction[1]) > 0
     settings = load_settings(file)
@@ -316,3 +320,23 @@ def test_what_cannot_be_read_is_named_in_one_line(
     assert result.stderr.startswith("error: ")
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_trained_draft_agrees_with_a_text_of_its_own(temperature: float) -> None:
+    """As it is served: it ranks a part of the vocabulary alone."""
+    draft = load_engine(pair_settings(), "draft")
+    prompt, count = list(range(100, 150)), 12
+    parameters = SamplingParameters(temperature=temperature, seed=3)
+    noise = noise_for(parameters, draft)
+    session, text = draft.open_session(), list(prompt)
+    for _ in range(count):
+        missing = text[draft.length(session) :]
+        ranking = ranking_of([len(text)], parameters, noise)
+        logits = draft.forward([SequenceTokens(session, missing, logits=1, ranking=ranking)])[0]
+        draft.commit_kv(session, range(len(missing)))
+        text.append(int(logits.best()[0][0, 0]))
+    written = text[len(prompt) :]
+    # A draft's rows are not independent: in a longer pass two ids that are nearly tied may turn.
+    assert share_within(ranks_along(draft, prompt, written, parameters), 1) > 0.7
+    assert ranks_along(draft, prompt, [*written[:-1], 1], parameters)[-1] != 0

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import pytest
 from real_pair import PAIR
+from recorded_draft import Recorded
 from running_service import BACK_S, RunningService, StartService
 from tritonclient.grpc.aio import InferenceServerClient
 
 from bench.delaying_proxy import delaying_proxy
-from bench.recorded import Recorded
 from card_client import CardClient, CardError, GenerateRequest
 from card_client.edge import LONGEST_CHAIN, TransformersModel, stream
 from card_client.wire import Draft, encode_draft

@@ -3,6 +3,7 @@
 `checks`         what CARD needs of two Hugging Face directories
 `settings_file`  the settings that follow
 `measuring`      agreement and costs of passes, where our own engines can run the pair here
-`prediction`     the speed-up that the planner predicts from them
+`agreement`      how often the draft, reading along, would have picked the target's token
+`prediction`     the speed-up that the planner's arithmetic makes of them
 `command`        the command line
 """

@@ -16,6 +16,7 @@ from rich.text import Text
 from bench.prompts import Prompt, PromptsError, check_room, read_prompts
 from card.engines.interface import EngineError
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
+from importing.agreement import share_within
 from importing.checks import Finding, Model, PairError, Verdict, check_pair
 from importing.measuring import measure, why_not_measured
 from importing.prediction import predicted_speed_up
@@ -89,7 +90,7 @@ def import_pair(
         return
     if reason := why_not_measured(draft, target, loaded):
         console.print(f"Agreement is not measured: {reason}.", soft_wrap=True)
-        console.print("./scripts/plan predicts the speed-up for an agreement and hardware given.")
+        console.print("./scripts/plan reckons the speed-up for an agreement and costs given.")
         return
     try:
         texts = _prompts(prompts, target, limit, max_tokens, loaded)
@@ -129,10 +130,10 @@ def _measure(
             status.update(f"measured {done} of {len(prompts)} texts")
 
         result = measure(settings, prompts, max_tokens, temperature, show)
-    foresight = result.foresight
+    first, best_four = (share_within(result.ranks, best) for best in (1, 4))
     console.print(
-        f"Agreement: {foresight.agreement:.3f} of {len(prompts) * max_tokens} tokens are the "
-        f"draft's first choice, {foresight.within(4):.3f} among its best four "
+        f"Agreement: {first:.3f} of {len(prompts) * max_tokens} tokens are the "
+        f"draft's first choice, {best_four:.3f} among its best four "
         f"(temperature {temperature:g}).",
         soft_wrap=True,
     )
@@ -143,7 +144,7 @@ def _measure(
         soft_wrap=True,
     )
     console.print(
-        f"Predicted, not measured: {predicted_speed_up(settings, result):.2f} times the speed of "
+        f"Arithmetic, not measured: {predicted_speed_up(settings, result):.2f} times the speed of "
         "autoregressive decoding for one stream here, if each model had cores of its own. "
         "./scripts/bench suite measures it.",
         soft_wrap=True,

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import psutil
 
 from bench.prompts import Prompt
 from card.engines.processor import resolve_dtype
 from card.loading import load_engine
+from card.sampling import SamplingParameters
 from card.settings import CacheSettings, Settings
+from importing.agreement import Ranks, ranks_along, write_alone
 from importing.checks import Model
-from planning.acceptance import Foresight
-from planning.measuring import measure_foresight
 
 LOADED_BYTES_PER_BYTE = 2.0
 """Memory at load for a byte of weights: they are read, and prepared for the processor."""
@@ -27,11 +28,11 @@ _STORED_BYTES = 2
 class Measured:
     """What a pair did here.
 
-    foresight        of the draft on texts that the target wrote
+    ranks            the draft's, of all tokens that the target wrote
     *_costs_ms       milliseconds of a pass by its rows, each model alone on the machine
     """
 
-    foresight: Foresight
+    ranks: Ranks
     target_costs_ms: Mapping[int, float]
     draft_costs_ms: Mapping[int, float]
 
@@ -63,13 +64,20 @@ def measure(
 ) -> Measured:
     """Let the target write `max_tokens` after each prompt and the draft read along.
 
-    Raises `EngineError` if a model cannot be loaded after all.
+    Prompt i is sampled with seed i. Raises `EngineError` if a model cannot be
+    loaded after all.
     """
     alone = settings.model_copy(update={"cache": CacheSettings(slots=1)})
     target = load_engine(alone, "target")
     draft = load_engine(alone, "draft")
-    foresight = measure_foresight(target, draft, prompts, max_tokens, temperature, on_text)
-    return Measured(foresight, target.row_costs_ms, draft.row_costs_ms)
+    ranks: Ranks = []
+    for seed, prompt in enumerate(prompts):
+        # On the wire a temperature has 32 bits.
+        parameters = SamplingParameters(temperature=float(np.float32(temperature)), seed=seed)
+        written = write_alone(target, prompt.tokens, parameters, max_tokens)
+        ranks += ranks_along(draft, prompt.tokens, written, parameters)
+        on_text()
+    return Measured(ranks, target.row_costs_ms, draft.row_costs_ms)
 
 
 def _gib(count: float) -> str:

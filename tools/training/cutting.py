@@ -2,7 +2,7 @@
 
 Nothing is trained, so the smaller one agrees with the draft less often than one that was. It is for
 `speculation.drafter: hierarchy`, where it drafts for the draft it was cut from; whether that pays
-says `./scripts/plan hierarchy`.
+`./scripts/bench family --system hsd` measures.
 """
 
 from __future__ import annotations

@@ -1,27 +1,22 @@
-"""What is measured in process: texts, counters, idle time; and the draft's foresight."""
+"""What is measured in process: texts, counters, idle time, and many streams."""
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
 from real_pair import TARGET
 from tokenizers import Tokenizer
 
-from bench.activity import DraftActivity
-from bench.contest import Completion, Contender, System
-from bench.foresight import ranks_of, read_along
-from bench.in_process import Loops, parameters_of, text_of
-from bench.measurement import Measurement, Task
+from bench.in_process import Loops, Text, parameters_of, text_of
+from bench.measurement import Task, draft_counts
 from bench.prompts import Prompt
-from bench.streams_figures import StreamedText, row_of
+from bench.streams import measured
 from card.drafting import DraftLoop, make_drafters
-from card.sampling import rank_candidates
 from card.speculation.pacing import PACINGS
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
@@ -63,11 +58,12 @@ def test_counters_are_those_of_one_completion() -> None:
         first, second = (
             loops.complete(TASK, "draft_then_verify", threads=1, gamma=4) for _ in range(2)
         )
-    assert (first.steps, first.accepted, first.hits) == (second.steps, second.accepted, second.hits)
-    assert first.steps < TASK.max_tokens
-    assert first.steps + first.accepted == TASK.max_tokens
-    assert first.phases is not None
-    assert first.phases.steps == first.steps - 1, "the first token comes with the prompt"
+    for name in ("steps", "accepted", "hits"):
+        assert first.counts[name] == second.counts[name]
+    assert first.counts["steps"] < TASK.max_tokens
+    assert first.counts["steps"] + first.accepted == TASK.max_tokens
+    later = first.counts["steps"] - 1
+    assert first.counts["later_steps"] == later, "the first token comes with the prompt"
 
 
 def test_a_draft_is_idle_only_while_a_session_is_open() -> None:
@@ -85,61 +81,33 @@ def test_a_draft_is_idle_only_while_a_session_is_open() -> None:
         assert [idle_at(0), idle_at(1_000)] == [0, 0], "nothing was open"
         stream = both.open(request_of([3, 1, 4, 1, 5], 8, "draft_then_verify", gamma=1))
         assert idle_at(2_000) == 0, "the pass of γ = 1"
-        assert DraftActivity.told_by(both.pool) == DraftActivity.told_in(draft.times)
-        assert draft.times.passes == 1
+        assert draft_counts(both.pool)["draft_passes"] == draft.times.passes == 1
         assert [idle_at(3_000), idle_at(3_500)] == [0, 500], "told while it waits"
         stream.slot.close()
         assert idle_at(4_000) == idle_at(90_000) == 1_000, "the time between requests is nobody's"
 
 
-@pytest.mark.parametrize("task", [TASK, SAMPLED], ids=["greedy", "sampled"])
-def test_a_rank_says_whether_the_draft_prefers_another_id(task: Task) -> None:
-    draft = FakeModel(seed=5)
-    tokens = text_alone(task)
-    text = [*task.prompt.tokens, *tokens]
-    ids = np.arange(draft.vocabulary)[None]
-    expected = []
-    for at in range(len(task.prompt.tokens), len(text)):
-        scores = rank_candidates(
-            ids,
-            draft.row_after(text[:at])[None],
-            np.zeros(1, np.float32),
-            np.array([at]),
-            parameters_of(task),
-        )[0]
-        expected.append(int(scores.argmax() != text[at]))
-    assert ranks_of(FakeEngine(draft, tree=True), task, tokens).tolist() == expected
-    assert any(itertools.chain(expected))
-
-
-def test_every_text_is_read_along_once_whoever_of_the_target_alone_wrote_it() -> None:
-    other = Task(Prompt("b", "", (2, 7)), 0.0, 12, 40)
-
-    def wrote(system: System, threads: int, task: Task) -> Completion:
-        contender = Contender(system, "in_process", threads, 1, complete=lambda task: measured)
-        measured = Measurement("", text_alone(task), 40, 1.0, 0.1, 1)
-        return Completion(contender, task, measured, True)
-
-    completions = [
-        wrote("autoregressive", 1, TASK),
-        wrote("autoregressive", 2, TASK),
-        wrote("autoregressive", 1, SAMPLED),
-        wrote("card", 1, other),
-        wrote("autoregressive", 2, other),
-        wrote("draft_alone", 2, Task(other.prompt, 0.0, 13, 40)),
-    ]
-    ranks = read_along(FakeEngine(MODEL, tree=True), completions)
-    assert {temperature: len(texts) for temperature, texts in ranks.items()} == {0.0: 2, 0.8: 1}
-
-
 def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
     texts = [
-        StreamedText(0.0, [(0.1, 1), (0.2, 5), (0.4, 2)]),  # gaps 100 ms for 5 tokens, 200 ms for 2
-        StreamedText(0.0, [(0.3, 1), (0.5, 1)]),
+        Text(0.0, [(0.1, 1), (0.2, 5), (0.4, 2)], 8),  # gaps 100 ms for 5 tokens, 200 ms for 2
+        Text(0.0, [(0.3, 1), (0.5, 1)], 2),
     ]
-    row = row_of("card", 2, texts, 2.0, True)
-    assert row.tokens_per_s == pytest.approx(10 / 0.5)
-    assert row.full_tokens_per_s == pytest.approx(9 / 0.4)
-    assert row.p50_ms == pytest.approx(20.0)  # 20 ms five times, 100 ms twice, 200 ms once
-    assert row.gap_p99_ms == pytest.approx(200.0)
-    assert row.first_token_ms == pytest.approx(200.0)
+    found = measured(2, texts, Counter())
+    assert found.tokens_per_s == pytest.approx(10 / 0.5)
+    assert found.latency["full_tokens_per_s"] == pytest.approx(9 / 0.4)
+    assert found.latency["p50_ms"] == pytest.approx(20.0)  # 20 ms five times, 100 twice, 200 once
+    assert found.latency["gap_p99_ms"] == pytest.approx(200.0, rel=0.02)
+    assert found.first_token_s == pytest.approx(0.2)
+
+
+def test_streams_write_what_each_writes_alone() -> None:
+    tasks = [Task(Prompt(str(n), "", (3, 1, n)), 0.0, n, 12) for n in range(5)]
+    with loops_of() as (loops, _):
+        found = []
+        for name in ("autoregressive", "card"):
+            loops.use(1, name)
+            found.append(measured(1, *loops.write(tasks, 1, name)))
+    alone, together = found
+    assert alone.tokens == tuple(token for task in tasks for token in text_alone(task))
+    assert together.writes_the_same_as(alone)
+    assert together.counts["steps"] < alone.counts["steps"] == 60

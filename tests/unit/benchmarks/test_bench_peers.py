@@ -1,4 +1,4 @@
-"""Peers: each in an environment and a process of its own, which may fail in every way."""
+"""Peers: each in an environment and a process of its own, which may fail."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench import peers
-from bench.contest import Contender
 from bench.measurement import Task
-from bench.peers import Environment, Mode, PeerError, line_up_peer
+from bench.peers import Mode, Peer, PeerError, line_up_peer
 from bench.prompts import Prompt
+from bench.runner import Contender
 from card.settings import REPOSITORY_ROOT, load_settings
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
@@ -32,7 +32,7 @@ def answer(request):
     if request["seed"] == 2:
         os._exit(3)
     return Answer(request["prompt"] + [5], 2.0, 0.5)
-serve({"peer": "1.0"}, answer, int(sys.argv[-1]))
+serve(lambda options: answer)
 """
 
 
@@ -44,22 +44,22 @@ def standing_peer(home: Path, worker: str = WORKER) -> Iterator[list[Contender]]
     (folder / "fake_worker.py").write_text(worker)
     answering = REPOSITORY_ROOT / "benchmarks" / "peers" / "answering.py"
     (folder / "answering.py").write_text(answering.read_text())
-    pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
-    environment = Environment("fake", [], [Mode("openvino", "generate")], scripts=folder)
-    with line_up_peer(environment, pair, TOKENIZER, 2) as contenders:
+    pair: Any = SimpleNamespace(settings=load_settings())
+    environment = Peer("fake", [], [Mode("openvino", "generate")], scripts=folder)
+    with line_up_peer(environment, pair, TOKENIZER) as contenders:
         yield contenders
 
 
-def test_a_peer_answers_with_tokens_whatever_its_libraries_print(tmp_path: Path) -> None:
+def test_peer_answers_with_tokens_when_its_libraries_print(tmp_path: Path) -> None:
     with standing_peer(tmp_path) as (peer,):
         for _ in range(2):
             found = peer.complete(Task(Prompt("a", "x", (3, 4)), 0.0, 0, 3))
             assert found.tokens == (3, 4, 5)
             assert (found.tokens_per_s, found.first_token_s) == (1.5, 0.5)
-        assert not peer.is_ours
+        assert peer.where == "peer"
 
 
-def test_a_peer_that_fails_or_dies_says_why(tmp_path: Path) -> None:
+def test_peer_says_why_when_it_fails_or_dies(tmp_path: Path) -> None:
     with standing_peer(tmp_path) as (peer,):
         with pytest.raises(PeerError, match="fake generate: RuntimeError: no luck"):
             peer.complete(Task(Prompt("a", "x", (3,)), 0.0, 1, 3))
@@ -67,7 +67,7 @@ def test_a_peer_that_fails_or_dies_says_why(tmp_path: Path) -> None:
             peer.complete(Task(Prompt("a", "x", (3,)), 0.0, 2, 3))
 
 
-def test_a_peer_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_peer_says_why_when_it_cannot_start(tmp_path: Path) -> None:
     worker = "raise SystemExit('no such processor')"
     with (
         pytest.raises(PeerError, match="no such processor"),
@@ -76,7 +76,7 @@ def test_a_peer_that_cannot_start_says_why(tmp_path: Path) -> None:
         raise AssertionError("it did start")
 
 
-def test_a_peer_that_cannot_be_installed_says_why(
+def test_peer_says_why_when_it_cannot_be_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a network the installer ends with an error."""
@@ -88,16 +88,16 @@ def test_a_peer_that_cannot_be_installed_says_why(
     )
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    environment = Environment("fake", ["base.txt"], [], home=tmp_path / "peers")
-    pair: Any = SimpleNamespace(settings=load_settings(), dtype="bfloat16")
+    environment = Peer("fake", ["base.txt"], [], home=tmp_path / "peers")
+    pair: Any = SimpleNamespace(settings=load_settings())
     with (
         pytest.raises(PeerError, match=r"fake cannot be installed: .*no-such-package"),
-        line_up_peer(environment, pair, TOKENIZER, 2),
+        line_up_peer(environment, pair, TOKENIZER),
     ):
         raise AssertionError("it was installed")
 
 
-def test_a_model_is_converted_again_when_it_its_target_or_the_script_changes(
+def test_model_is_converted_again_when_its_target_changes(
     tmp_path: Path,
 ) -> None:
     script = "import pathlib, sys\npathlib.Path(sys.argv[2]).mkdir(parents=True)\n"
@@ -106,7 +106,7 @@ def test_a_model_is_converted_again_when_it_its_target_or_the_script_changes(
     draft.mkdir()
     (draft / "config.json").write_text("{}")
     target.write_bytes(b"one")
-    environment = Environment("fake", [], [], scripts=tmp_path, home=tmp_path)
+    environment = Peer("fake", [], [], scripts=tmp_path, home=tmp_path)
 
     def converted() -> Path:
         return peers.convert(environment, Path(sys.executable), draft, target)

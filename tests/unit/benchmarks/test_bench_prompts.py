@@ -7,13 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from real_pair import PAIR_VARIABLES, TARGET
+import typer
+from real_pair import TARGET
 from tokenizers import Tokenizer
-from typer.testing import CliRunner
 
-from bench.command import app
-from bench.prompts import PromptsError, check_room, read_prompts
-from bench.questions import KINDS, Question, questions
+from bench.prompts import Prompt, PromptsError, check_room, read_prompts
+from bench.terminal import RESULTS, writable
 from card.settings import LimitSettings
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
@@ -88,12 +87,12 @@ def test_what_the_limits_do_not_admit_is_refused_by_name(tmp_path: Path) -> None
         check_room(prompts, 17, limits)
 
 
-def test_the_questions_are_always_the_same_and_half_of_each_kind() -> None:
-    asked = questions(200)
-    assert asked == questions(200)
-    assert Counter(question.kind for question in asked) == dict.fromkeys(KINDS, 100)
-    assert len({question.prompt for question in asked}) == 200
-    assert all(question.prompt.endswith("\nAnswer:") for question in asked)
+def test_question_is_read_with_its_answer() -> None:
+    asked = read_prompts(RESULTS.parent / "prompts" / "questions.jsonl", TOKENIZER)
+    assert Counter(prompt.category for prompt in asked) == {
+        "questions/sums": 100, "questions/extractions": 100,
+    }  # fmt: skip
+    assert all(prompt.answer and prompt.text.endswith("\nAnswer:") for prompt in asked)
 
 
 @pytest.mark.parametrize(
@@ -106,30 +105,25 @@ def test_the_questions_are_always_the_same_and_half_of_each_kind() -> None:
         ("", False),
     ],
 )
-def test_the_first_line_must_end_with_the_answer(text: str, right: bool) -> None:
-    assert Question("sums", "?", "46").is_answered_by(text) is right
+def test_answer_is_right_when_the_first_line_ends_with_it(text: str, right: bool) -> None:
+    assert Prompt("a", "?", (1,), answer="46").is_answered_by(text) is right
 
 
-@pytest.mark.parametrize("command", ["suite", "family", "streams", "sled"])
 @pytest.mark.parametrize("place", ["folder", "file/further.json", "a" * 300])
-def test_figures_that_could_not_be_written_are_refused_before_anything_is_measured(
-    tmp_path: Path, command: str, place: str
+def test_figures_are_refused_before_anything_is_measured_when_they_cannot_be_written(
+    tmp_path: Path, place: str
 ) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
-    ended = CliRunner().invoke(app, [command, "--json", str(tmp_path / place)])
-    assert ended.exit_code == 2
-    assert "cannot be written" in " ".join(ended.output.replace("│", " ").split())
+    with pytest.raises(typer.BadParameter, match="cannot be written"):
+        writable(tmp_path / place)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_asking_where_figures_may_go_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in PAIR_VARIABLES.items():
-        monkeypatch.setenv(name, value)
-    file = tmp_path / "new" / "figures.json"
-    ended = CliRunner().invoke(app, ["suite", "--json", str(file), "--prompts", "/nowhere"])
-    assert ended.exit_code == 2
-    assert "/nowhere" in ended.output
-    assert not file.exists()
+def test_asking_where_figures_may_go_leaves_files_as_they_are(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new" / "figures.json"
+    old.write_text("{}")
+    for file in (old, new):
+        assert writable(file) == file
+    assert old.read_text() == "{}"
+    assert not new.exists()

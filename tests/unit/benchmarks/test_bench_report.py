@@ -1,46 +1,54 @@
-"""What the suite prints and stores."""
+"""What a report prints and stores."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
-from test_bench_figures import ALONE, CARD, LOOKUP, PLAIN, RANKS, completion
+from test_bench_figures import ALONE, CARD, LOOKUP, PLAIN, completion
 
-from bench.conditions import Conditions, Machine
-from bench.figures import summarise
-from bench.ratios import ratios
-from bench.report import Report, store
-from bench.terminal import say_reservation
+from bench.figures import ratios, summarise
+from bench.report import Report
+from bench.suite import QUESTIONS
 
-MACHINE = Machine("a processor", 2, 8.0, "Linux", "3.11", "2.13", "2026.4", 0.1)
+CONDITIONS = {
+    "command": "./scripts/bench suite --limit 2",
+    "date": "2026-01-01T10:20:30+00:00",
+    "machine": {
+        "processor": "a processor", "cores": 2, "memory_gib": 8.0, "system": "Linux",
+        "software": "Python 3.11", "load": 0.1,
+    },
+    "settings": {"engine": "torch"},
+    "prompts": "p.jsonl",
+    "prompts_wanted": 4,
+    "prompt_numbers": [0, 1],
+    "max_tokens": 100,
+    "engines": ["openvino", "torch"],
+    "dtype": "bfloat16",
+    "row_invariant": True,
+    "draft_row_costs_ms": {1: 0.3},
+    "target_row_costs_ms": {1: 2.0},
+    "target_alone_share": 0.7,
+}  # fmt: skip
 
 
-def report(wanted: int = 4, *, equal: bool = True) -> Report:
+def report(*, equal: bool = True) -> Report:
     completions = [
         completion(contender, str(number), speed, equal=equal, category=category)
         for contender, speed in ((ALONE, 100.0), (CARD, 200.0), (PLAIN, 80.0), (LOOKUP, 160.0))
         for number, category in enumerate(("HumanEval", "SpecBench/qa"))
     ]
-    conditions = Conditions(
-        "./scripts/bench suite", "2026-01-01", MACHINE, {"engine": "torch"}, "p.jsonl", wanted,
-        list(range(4)), 100, {"target": "openvino", "draft": "torch"}, "bfloat16", True,
-        {1: {1: 2.0}}, {1: 0.3}, {1: 2.0}, 0.7,
-    )  # fmt: skip
-    rows = summarise(completions, RANKS)
+    rows = summarise(completions)
     skipped = ["openvino cannot be installed: no network"]
-    return Report(conditions, ratios(completions), rows, summarise(completions, {}), skipped)
+    return Report("suite", CONDITIONS, ratios(completions, QUESTIONS), rows, rows, skipped)
 
 
-def test_the_stored_figures_hold_everything(tmp_path: Path) -> None:
-    json_file, markdown_file = store(report(), tmp_path / "new" / "suite.json")
+def test_stored_figures_hold_everything(tmp_path: Path) -> None:
+    json_file, markdown_file = report().store(tmp_path / "new" / "suite.json")
     content = json.loads(json_file.read_text())
     assert content["settings"] == {"engine": "torch"}
-    assert content["prompt_numbers"] == [0, 1, 2, 3]
+    assert content["prompt_numbers"] == [0, 1]
     assert [row["system"] for row in content["rows"]][:2] == ["autoregressive", "card"]
     (best,) = (
         ratio
@@ -51,19 +59,16 @@ def test_the_stored_figures_hold_everything(tmp_path: Path) -> None:
     assert (best["to"], best["texts"]) == ("llama_cpp_prompt_lookup", 2)
     markdown = markdown_file.read_text()
     assert "2.00 (2.00–2.00)" in markdown
+    assert "prompts wanted 4; max tokens 100; prompts measured 2." in markdown
     assert "openvino cannot be installed: no network" in markdown
 
 
-def test_texts_that_differ_are_told() -> None:
+def test_column_is_left_out_when_no_row_has_a_figure_for_it() -> None:
+    markdown = report().markdown()
+    assert "| first token ms |" in markdown
+    assert "p99 gap ms" not in markdown
+
+
+def test_texts_that_differ_are_named() -> None:
     assert "DIFFER" in report(equal=False).markdown()
     assert "DIFFER" not in report().markdown()
-
-
-@pytest.mark.parametrize(("wanted", "finished"), [(40, 5), (3, 3), (4, 4)])
-def test_too_few_prompts_are_told(wanted: int, finished: int) -> None:
-    found = report().conditions
-    numbers = list(range(finished))
-    output = StringIO()
-    conditions = replace(found, prompts_wanted=wanted, prompt_numbers=numbers)
-    say_reservation(Console(file=output, width=200), conditions)
-    assert bool(output.getvalue()) == (finished < 4 or finished < wanted)
