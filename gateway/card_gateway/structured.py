@@ -1,8 +1,6 @@
 """What a text must be: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`.
 
-NIM has the last of them in `nvext`.
-
-Each becomes the two tensors by which Triton's ensemble is told the same.
+NIM has `guided_*` in `nvext`. Each becomes two tensors of Triton's ensemble.
 """
 
 from __future__ import annotations
@@ -43,6 +41,8 @@ class ResponseFormat(Part):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    """Beside `json_object`, as llama.cpp's server takes it."""
 
 
 class StructuredOutputs(Part):
@@ -110,10 +110,16 @@ class GuidedFields(Guided):
 
     def _of_response_format(self) -> Iterator[Guide]:
         wanted = self.response_format
-        if wanted is None or wanted.type == "text":
+        if wanted is None:
+            return
+        if wanted.schema_ is not None and wanted.type != "json_object":
+            field = "response_format.schema"
+            raise refused(field, f"{field} is only allowed when the type is json_object")
+        if wanted.type == "text":
             return
         if wanted.type == "json_object":
-            yield Guide("json_schema", json.dumps(_OBJECT), "response_format")
+            of_object = _OBJECT if wanted.schema_ is None else wanted.schema_
+            yield Guide("json_schema", _schema(of_object, {}), "response_format")
             return
         if wanted.json_schema is None:
             field = "response_format.json_schema"
@@ -143,9 +149,20 @@ def _plain(
     if regex:
         yield Guide("regex", regex, f"{prefix}regex")
     if choice:
-        yield Guide("choice", json.dumps(choice), f"{prefix}choice")
+        yield Guide("choice", compact_json(choice), f"{prefix}choice")
     if grammar:
         yield Guide("ebnf_grammar", grammar, f"{prefix}grammar")
+
+
+def compact_json(value: Any) -> str:
+    """In as many bytes as the client may have sent it in: the server bounds guides by their bytes.
+    Letters stand for themselves unless some of them are no Unicode text."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":"))
+    return text
 
 
 def _schema(schema: str | dict[str, Any], spacing: dict[str, Any]) -> str:
@@ -157,4 +174,4 @@ def _schema(schema: str | dict[str, Any], spacing: dict[str, Any]) -> str:
             return str(schema)  # the server says what is wrong with it
     if spacing and isinstance(schema, dict):
         schema = {**schema, "x-guidance": spacing}
-    return json.dumps(schema)
+    return compact_json(schema)

@@ -10,7 +10,7 @@ from card_gateway.answer import ChatAnswer, Json
 from card_gateway.generation import Piece
 from card_gateway.scores import Scores
 from card_gateway.several import Pieces
-from card_gateway.tools.calls import Call, CallParser, Part, whole_calls
+from card_gateway.tools.calls import Call, CallParser, ObjectScan, Part, whole_calls
 from card_gateway.tools.definitions import ToolUse
 
 
@@ -22,8 +22,8 @@ class CallingAnswer(ChatAnswer):
 
     def __init__(self, model: str, scores: Scores | None) -> None:
         super().__init__(model, scores)
-        self._calling = set[int]()
-        """Texts in which functions are called."""
+        self._arguments = dict[int, ObjectScan]()
+        """Those of the last call of each text in which functions are called."""
 
     def _choice(self, text: Piece) -> Json:
         content, calls = self._parsed(text)
@@ -43,13 +43,18 @@ class CallingAnswer(ChatAnswer):
 
     def _parsed(self, piece: Piece) -> tuple[str, list[Call]]:
         content, calls = whole_calls(piece.parts)
-        if calls:
-            self._calling.add(piece.index)
+        for call in calls:
+            if call.id:
+                self._arguments[piece.index] = ObjectScan()
+            self._arguments[piece.index].end(call.arguments)
         return content, calls
 
     def _finish_reason(self, piece: Piece) -> str | None:
-        called = piece.index in self._calling and piece.finish_reason == "stop"
-        return "tool_calls" if called else piece.finish_reason
+        """A stop word may cut a call's arguments off: then the client must not call it."""
+        arguments = self._arguments.get(piece.index)
+        if piece.finish_reason == "stop" and arguments is not None and arguments.has_ended:
+            return "tool_calls"
+        return piece.finish_reason
 
 
 async def with_calls(pieces: Pieces, use: ToolUse, *, one: bool) -> Pieces:

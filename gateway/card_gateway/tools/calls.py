@@ -74,7 +74,7 @@ class CallParser:
         self.count = 0
         self._owed = ""
         """What was read of a call that may prove to be none."""
-        self._scan = _ObjectScan()
+        self._scan = ObjectScan()
         self._read: Callable[[list[Part]], bool] = self._outside
 
     def feed(self, text: str) -> list[Part]:
@@ -132,7 +132,7 @@ class CallParser:
                 return self._no_call(parts)
             parts.append(self._begin(name))
             self._pending = body[head.end() :]
-            self._scan = _ObjectScan()
+            self._scan = ObjectScan()
             self._read = self._arguments
             return True
         try:
@@ -192,13 +192,19 @@ class CallParser:
         return True
 
 
-class _ObjectScan:
+class ObjectScan:
     """Finds where a JSON object ends that arrives in pieces."""
 
     def __init__(self) -> None:
         self._depth = 0
+        self._has_begun = False
         self._in_text = False
         self._escaped = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of the object was read."""
+        return self._has_begun and self._depth <= 0
 
     def end(self, piece: str) -> int | None:
         """Where in the next piece the object ends; None: behind it.
@@ -217,6 +223,7 @@ class _ObjectScan:
                 self._in_text = True
             elif letter in "{[":
                 self._depth += 1
+                self._has_begun = True
             elif letter in "}]":
                 self._depth -= 1
                 if self._depth <= 0:

@@ -10,6 +10,7 @@ import json
 import re
 from typing import Any
 
+from card_gateway.structured import compact_json
 from card_gateway.tools.definitions import Function, ToolUse
 from card_gateway.tools.written import CALL, END_OF_CALL
 
@@ -72,4 +73,4 @@ def _rule(function: Function) -> str:
     )
     options = _STRICT if function.strict else _LENIENT
     schema = {**parameters, "type": "object", "x-guidance": options}
-    return f'{opening} %json {json.dumps(schema)} "}}"'
+    return f'{opening} %json {compact_json(schema)} "}}"'

@@ -89,6 +89,9 @@ class Finish(IntEnum):
     END_ID = 2
     FAILED = 3
     GUIDE_FAILED = 4
+    GUIDE_ITEMS = 5
+    GUIDE_FUEL = 6
+    GUIDE_STATES = 7
 
 
 class EngineState(IntEnum):

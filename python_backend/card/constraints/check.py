@@ -1,9 +1,10 @@
-"""Tries guides in a process of its own, which one that takes for ever, or everything, may break.
+"""Tries guides in a process of its own, for a guide may take endless time or memory.
 
-    python -m card.constraints.check MODEL
+    python -m card.constraints.check MODEL SECONDS
 
 Every line of standard input is a guide, `{"kind": ..., "text": ...}`. The answer to each is a line,
-`{"problem": ...}`: what is wrong with it, or null. The first line answers for the model.
+`{"problem": ...}`: what is wrong with it, or null. The first line answers for the model. A guide
+that takes more than so many seconds of processor time ends the process by SIGPROF.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -24,16 +26,18 @@ _STACK_BYTES = 1 << 20
 Grammars nested deep enough overflow it, and that ends the process."""
 _MEMORY_BYTES = 4 << 30
 """Addresses that the process may use."""
+_NICE = 5
+"""Streams that run come before guides that are new."""
 
 
-def _answer(model: Path, lines: SimpleQueue[str]) -> None:
+def _answer(model: Path, limit_s: float, lines: SimpleQueue[str]) -> None:
     try:
-        _answer_each(model, lines)
+        _answer_each(model, limit_s, lines)
     finally:
-        os._exit(1)  # whoever waits for an answer sees the end
+        os._exit(1)  # `card`, which waits for an answer, sees the end
 
 
-def _answer_each(model: Path, lines: SimpleQueue[str]) -> None:
+def _answer_each(model: Path, limit_s: float, lines: SimpleQueue[str]) -> None:
     try:
         tokens = GuidedTokens.load(model)
     except GuideError as error:
@@ -41,7 +45,11 @@ def _answer_each(model: Path, lines: SimpleQueue[str]) -> None:
         return
     _say(None)
     while True:
-        _say(_problem(tokens, Guide(**json.loads(lines.get()))))
+        guide = Guide(**json.loads(lines.get()))
+        signal.setitimer(signal.ITIMER_PROF, limit_s)
+        problem = _problem(tokens, guide)
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+        _say(problem)
 
 
 def _problem(tokens: GuidedTokens, guide: Guide) -> str | None:
@@ -56,17 +64,18 @@ def _say(problem: str | None) -> None:
     print(json.dumps({"problem": problem}), flush=True)
 
 
-def main(model: Path) -> None:
+def main(model: Path, limit_s: float) -> None:
     """Answer until standard input ends, whatever is being compiled then."""
+    os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     threading.stack_size(_STACK_BYTES)
     lines: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=_answer, args=(model, lines), daemon=True).start()
+    threading.Thread(target=_answer, args=(model, limit_s, lines), daemon=True).start()
     for line in sys.stdin:
         lines.put(line)
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), float(sys.argv[2]))

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import time
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
 from card.constraints.grammar import explained, grammar_of
-from card.constraints.guide import Guide, GuideError
+from card.constraints.guide import Budget, Guide, GuideError
+from card.constraints.threads import SLOW_S
 from model_files import ModelFilesError, model_files_of
 from model_files.end_ids import end_ids
 
 _LIMITS = LLParserLimits(
     max_items_in_row=20_000,  # by default an object of some 500 optional fields is too much
+    step_max_items=30_000,  # an object of 1,000 optional fields takes most of it
+    step_lexer_fuel=100_000,
     max_grammar_size=200_000,
     max_lexer_states=100_000,  # of one or two kilobytes
 )
-"""What one guide may take, so that neither it nor a step of its text holds others up for long."""
+"""What one guide may take. All of it is counted: the same text uses up the same on any machine."""
+
+_EXHAUSTED = {
+    "Too many items": Budget.ITEMS,
+    "Current row has": Budget.ITEMS,
+    "too many states": Budget.STATES,
+    "fuel exhausted": Budget.FUEL,
+    "too many expressions": Budget.FUEL,
+}
+"""What llguidance says when a limit is reached."""
+
+_MOST_FORCED = 64
+"""Forced tokens that are of use: a pass has no more rows."""
+_LONG_RUN = 1024
+"""Forced bytes from which on only the next `_TOKENIZED` of them are tokenized at each step."""
+_TOKENIZED = 512
 
 _REHEARSED = 4
 """Tokens that a guide is tried with, for some fail behind their first token only."""
@@ -39,6 +59,21 @@ class GuidedTokens:
         self.vocabulary = vocabulary
         self.end_ids = list(ends)
         self.ends = frozenset(ends)
+
+    @cached_property
+    def executor(self) -> LLExecutor:
+        """A thread of llguidance's own."""
+        return LLExecutor(1)
+
+    def ended(self) -> tuple[LLMatcher, int]:
+        """A matcher that has ended, and a token that it takes."""
+        return self._ended.deep_copy(), self.end_ids[0]
+
+    @cached_property
+    def _ended(self) -> LLMatcher:
+        matcher = LLMatcher(self.tokenizer, grammar_of(Guide("choice", '["a"]')))
+        matcher.consume_tokens(self.tokenizer.tokenize_str("a"))
+        return matcher
 
     @classmethod
     def load(cls, path: Path) -> GuidedTokens:
@@ -73,11 +108,15 @@ class GuidedTokens:
 
 
 class CompiledGuide:
-    """What all texts of one guide share."""
+    """What all texts of one guide share.
+
+    is_slow  a step of some text took long
+    """
 
     def __init__(self, matcher: LLMatcher, tokens: GuidedTokens) -> None:
         self._matcher = matcher
         self._tokens = tokens
+        self.is_slow = False
 
     def begin(self) -> GuidedText:
         """An empty text."""
@@ -96,27 +135,45 @@ class CompiledGuide:
 
 
 class GuidedText:
-    """The place that one text has reached in its guide. Not for two threads at once."""
+    """The place that one text has reached in its guide. Not for two threads at once.
+
+    is_known  `allowed` was asked at this place
+    step_s    processor time that the last `allowed` took
+    """
 
     def __init__(self, matcher: LLMatcher, tokens: GuidedTokens) -> None:
         self._matcher = matcher
         self._tokens = tokens
+        self._last: list[int] = []
+        self._in_long_run = False
+        self.is_known = False
+        self.step_s = 0.0
 
     def advance(self, token: int) -> None:
         """Append a token. Raises `GuideError` if it is not allowed here."""
-        if not self._matcher.consume_token(token):
-            raise GuideError(self._problem())
+        if not self._consume(token):
+            raise self._problem()
+        self._last = [token]
+        self.is_known = False
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Which ids may come next, [vocabulary]; ids that end a text where it may end.
+        """Which ids may come next, [vocabulary]; ids that end a text where it may end. Other
+        threads run meanwhile.
 
         Raises `GuideError` if none may, or if finding out takes too much.
         """
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error():
-            raise GuideError(self._problem())
-        mask = np.unpackbits(bits, count=self._tokens.vocabulary, bitorder="little").view(np.bool_)
+        started = time.thread_time()
+        mask = self._mask_of_long_run()
+        if mask is None:
+            bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+            if self._matcher.is_error():
+                raise self._problem()
+            size = self._tokens.vocabulary
+            mask = np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
         mask[self._tokens.end_ids] = self._matcher.is_accepting()
+        self._in_long_run = len(self._forced_bytes()) > _LONG_RUN
+        self.step_s = time.thread_time() - started
+        self.is_known = True
         return mask
 
     def allowed_behind(self, path: list[int]) -> NDArray[np.bool_]:
@@ -124,30 +181,71 @@ class GuidedText:
 
         Raises `GuideError` if finding out takes too much.
         """
+        if not path:
+            return self.allowed()
         taken = 0
         if self._tokens.ends.isdisjoint(path):
             taken = self._matcher.try_consume_tokens(path)
-        whole = taken == len(path)
-        allowed = self.allowed() if whole else np.zeros(self._tokens.vocabulary, np.bool_)
+        allowed = np.zeros(self._tokens.vocabulary, np.bool_)
+        if taken == len(path):
+            behind = GuidedText(self._matcher, self._tokens)
+            allowed = behind.allowed()
         self._matcher.rollback(taken)
         return allowed
 
-    def fitting(self, path: list[int]) -> int:
-        """How many of these tokens, from the first, the text may go on with."""
-        if self._matcher.is_stopped():  # versions before 1 call it an error to ask then
-            return int(not self._tokens.ends.isdisjoint(path[:1]))
-        return int(self._matcher.validate_tokens(path))
-
     def forced_behind(self, path: list[int]) -> list[int]:
         """What the text must go on with behind these, which it may have: the tokens that the
-        tokenizer writes it with. A model may choose to write it with others."""
+        tokenizer writes it with, as many as are of use. A model may choose to write it with
+        others."""
         if not self._tokens.ends.isdisjoint(path) or self._matcher.is_stopped():
             return []
-        self._matcher.consume_tokens(path)
-        forced: list[int] = self._matcher.compute_ff_tokens()
-        self._matcher.rollback(len(path))
-        return forced
+        if path:
+            self._matcher.consume_tokens(path)
+        forced_bytes = self._forced_bytes()
+        forced = self._tokenized(forced_bytes, path[-1:] or self._last)
+        if forced is None:
+            forced = self._matcher.compute_ff_tokens() if forced_bytes else []
+        if path:
+            self._matcher.rollback(len(path))
+        return forced[:_MOST_FORCED]
 
-    def _problem(self) -> str:
+    def _consume(self, token: int) -> bool:
+        """Whether the token is allowed. Behind a slow step this is slow too: then llguidance does
+        it beside a matcher that has ended, since it lets other threads run only if it has several
+        to do."""
+        if self.step_s <= SLOW_S:
+            return bool(self._matcher.consume_token(token))
+        pairs = [(self._matcher, token), self._tokens.ended()]
+        return bool(self._tokens.executor.consume_token_par(pairs)[0])
+
+    def _mask_of_long_run(self) -> NDArray[np.bool_] | None:
+        """Only the next forced token, as in any forced run, without tokenizing all of a long one.
+        None: the text is in no long run."""
+        if not self._in_long_run:
+            return None
+        forced = self._tokenized(self._forced_bytes(), self._last)
+        if not forced:
+            return None
+        mask = np.zeros(self._tokens.vocabulary, np.bool_)
+        mask[forced[0]] = True
+        return mask
+
+    def _forced_bytes(self) -> bytes:
+        """What the text must go on with, once `allowed` was asked; before, this may take long."""
+        if not self._tokens.tokenizer.is_canonical or self._matcher.is_stopped():
+            return b""
+        return bytes(self._matcher.compute_ff_bytes())
+
+    def _tokenized(self, forced: bytes, last: list[int]) -> list[int] | None:
+        """The next tokens of a long run behind the last token. None: the run is not long."""
+        if len(forced) <= _LONG_RUN:
+            return None
+        tokens, _ = self._tokens.tokenizer.tokenize_partial(forced[:_TOKENIZED], recent_tokens=last)
+        return tokens
+
+    def _problem(self) -> GuideError:
         said = self._matcher.get_error().split("\n")[0]
-        return "no text can go on from here" if said.startswith("NoExtension") else said
+        if said.startswith("NoExtension"):
+            return GuideError("no text can go on from here")
+        found = [budget for words, budget in _EXHAUSTED.items() if words in said]
+        return GuideError(said, found[0] if found else None)

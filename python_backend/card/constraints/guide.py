@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "choice")
-"""The first four are TensorRT-LLM's, whose `json` is an object or an array. A grammar may also be
+"""The first four are TensorRT-LLM's, where `json` is an object or an array. A grammar may also be
 Lark's; `choice` is a JSON list of texts."""
 
 
+class Budget(Enum):
+    """Work that one guide may take. It is counted, not timed, so every machine counts the same."""
+
+    ITEMS = "parser items of one step"
+    FUEL = "lexer fuel of one step"
+    STATES = "lexer states of one text"
+
+
 class GuideError(ValueError):
-    """A guide that no text can be held to; the message says what is wrong, and where."""
+    """A guide that no text can be held to; the message says what is wrong, and where.
+
+    budget  what the guide has used up; None: it is wrong, or allows nothing at some place
+    """
+
+    def __init__(self, message: str, budget: Budget | None = None) -> None:
+        super().__init__(message)
+        self.budget = budget
 
 
 @dataclass(frozen=True, slots=True)

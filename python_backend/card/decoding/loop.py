@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache import Finish, Pool
-from card.constraints import GuideError
+from card.constraints import Budget, GuideError
 from card.constraints.compiler import GuideCompiler
 from card.decoding.from_settings import acceptance_rules, controller, ngram_memory
 from card.decoding.open_sessions import OpenSessions
@@ -27,6 +27,13 @@ from card.speculation.ngram import NgramMemory
 from card.speculation.sources import make_sources
 
 log = logging.getLogger(__name__)
+
+_GUIDE_FINISH = {
+    None: Finish.GUIDE_FAILED,
+    Budget.ITEMS: Finish.GUIDE_ITEMS,
+    Budget.FUEL: Finish.GUIDE_FUEL,
+    Budget.STATES: Finish.GUIDE_STATES,
+}
 
 
 @dataclass(slots=True)
@@ -241,11 +248,13 @@ class TargetLoop:
                 session.request,
                 session.constraint,
             )
-        except (InvalidLogitsError, GuideError) as error:
+        except InvalidLogitsError as error:
             log.error("session of slot %d failed: %s", session.slot.index, error)
-            guided = isinstance(error, GuideError)
-            session.slot.fail(Finish.GUIDE_FAILED if guided else Finish.FAILED)
-            return None
+            session.slot.fail(Finish.FAILED)
+        except GuideError as error:
+            log.error("the guide of slot %d failed: %s", session.slot.index, error)
+            session.slot.fail(_GUIDE_FINISH[error.budget])
+        return None
 
     # --- commit -------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterator
 
 from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSlot
-from card.constraints.compiler import Constraint, GuideCompiler
+from card.constraints.compiler import GuideCompiler
+from card.constraints.constraint import Constraint
 from card.decoding.session import TargetSession
 from card.engines import Engine
 from card.speculation.ngram import NgramMemory

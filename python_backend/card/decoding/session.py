@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,8 +17,7 @@ from card.cache import (
     TargetSlot,
     Tree,
 )
-from card.constraints import GuideError
-from card.constraints.compiler import Constraint
+from card.constraints.constraint import Constraint
 from card.decoding.draft_wait import DraftWait
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, SequenceTokens
 from card.sampling import History, SamplingParameters, likeliest, log_probability
@@ -157,9 +155,9 @@ class TargetSession:
     # --- who waits ----------------------------------------------------------------------------
 
     def take_turn(self, reads: bool, *, draft_lives: bool, longest_wait_s: float) -> bool:
-        """Run, or wait until the guide is compiled or the draft gave what the pacing wants; who
-        reads a prompt waits for no draft. Waits are counted, and get shorter if they are in vain.
-        """
+        """Run, or wait until the guide allows or the draft gave what the pacing wants; a session
+        that reads its prompt waits for no draft. Waits are counted. Each wait in vain makes the
+        next one shorter."""
         if self.constraint is not None and not self.constraint.is_ready:
             self.slot.count_time(runs=True)
             return False
@@ -226,6 +224,8 @@ class TargetSession:
         limit = min(share.num_rows - 1, self.room)
         if limit < 1 or not self.queries:
             return NO_QUERY
+        if self.constraint is not None and self.constraint.is_slow:
+            return NO_QUERY  # only the first row of a pass would find its mask ready
         self.read_text(len(self.history))
         at_ns = time.monotonic_ns()
         found = NO_CANDIDATES
@@ -240,21 +240,9 @@ class TargetSession:
         if share.drafts:
             self.slot.count_query(hit=drafted > 0)
         if self.constraint is not None and found.is_chain:
-            found, drafted = self._guided(found, drafted, limit, self.constraint)
+            found = _guided(found, self.constraint.forced()[:limit])
+            drafted = min(drafted, len(found))
         return Query(found, drafted, at_ns)
-
-    def _guided(
-        self, chain: Candidates, drafted: int, limit: int, constraint: Constraint
-    ) -> tuple[Candidates, int]:
-        """A chain as far as the guide allows it, for the rest would be rejected, and what the guide
-        leaves no choice about behind it: `limit` candidates at most. And how many of these the
-        draft found."""
-        with suppress(GuideError):  # which verification will meet
-            chain = chain.first(constraint.fitting(chain.tokens))
-            drafted = min(drafted, len(chain))
-            forced = constraint.forced_behind(chain.tokens)[: limit - len(chain)]
-            chain = chain.followed_by(Candidates.chain(forced, [1.0] * len(forced)))
-        return chain, drafted
 
     def rows(self, candidates: Candidates) -> SequenceTokens:
         """The last committed token and the candidates behind it."""
@@ -331,6 +319,21 @@ class TargetSession:
         if self.slot.finish(self.session_id) is not Finish.FAILED:  # whose KV nobody should trust
             self.remember(engine)
         engine.close_session(self.engine_session)
+        if self.constraint is not None:
+            self.constraint.close()
+
+
+def _guided(chain: Candidates, forced: list[int]) -> Candidates:
+    """What the guide leaves no choice about, in place of a chain that says otherwise or less."""
+    agreed = 0
+    for token, wanted in zip(chain.tokens, forced, strict=False):
+        if token != wanted:
+            break
+        agreed += 1
+    if agreed == len(forced):
+        return chain
+    behind = forced[agreed:]
+    return chain.first(agreed).followed_by(Candidates.chain(behind, [1.0] * len(behind)))
 
 
 def _open_session(engine: Engine, request: SlotRequest, history: History) -> int:

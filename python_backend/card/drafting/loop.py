@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from card.cache import ANY, DraftSlot, Pool, SlotRequest, SlotWatch
-from card.constraints.compiler import Constraint, GuideCompiler
+from card.constraints.compiler import GuideCompiler
+from card.constraints.draft_constraint import DraftConstraint
 from card.speculation.drafters import DraftedSession, Drafter
 from card.speculation.pacing import PACINGS, Pacing, Progress
 from card.speculation.tree import GrowingTree, Nodes
@@ -41,7 +42,7 @@ class FollowedSession:
         request: SlotRequest,
         pacing: Pacing,
         drafter: Drafter,
-        constraint: Constraint | None = None,
+        constraint: DraftConstraint | None = None,
         *,
         apart: bool = False,
     ) -> FollowedSession:
@@ -293,7 +294,7 @@ class DraftLoop:
             return next(iter(self._drafters.values()), None)
         return self._drafters.get(request.drafter)
 
-    def _constraint(self, request: SlotRequest) -> Constraint | None:
+    def _constraint(self, request: SlotRequest) -> DraftConstraint | None:
         if request.guide is None or self._guides is None:
             return None
-        return self._guides.constraint(request.guide)
+        return self._guides.draft_constraint(request.guide)

@@ -69,5 +69,5 @@ class LimitSettings(Section):
         65536, description="Longest schema, expression, grammar or list of choices."
     )
     guide_compile_s: float = Field(
-        1.0, gt=0, le=60, description="How long a guide may take to compile."
+        1.0, gt=0, le=60, description="Processor time a guide may take to compile."
     )

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from card.cache import Finish, SlotRequest
 from card.constraints import Guide, GuideError
 from card.constraints.compiled import GuidedTokens
 from card.constraints.compiler import GuideCompiler
+from card.constraints.grammar import grammar_of
 from card.sampling import History, SamplingParameters, sample
 from card.serving.requests.guide_check import GuideCheck
 from card.serving.requests.refusal import Refusal
@@ -27,6 +29,8 @@ from card.serving.requests.vocabulary import Vocabulary
 PAIR = Path(__file__).parents[2] / "pair" / "target"
 TOKENS = GuidedTokens.load(PAIR)
 VOCABULARY = Vocabulary.load(PAIR)
+_LONG_S = 60.0
+"""For which a loop waits for its masks, so that no test hangs on the machine's speed."""
 TARGET = FakeModel(TOKENS.vocabulary)
 ENDS = VOCABULARY.end_ids
 
@@ -98,7 +102,7 @@ def both_models(agreement: float, **speculation: Any) -> OneProcess:
         FakeEngine(TARGET, tree=False),
         FakeEngine(FakeModel(TOKENS.vocabulary, agreement=agreement), tree=True),
         settings_of(**speculation),
-        GuideCompiler(lambda: TOKENS),
+        GuideCompiler(lambda: TOKENS, _LONG_S),
     )
 
 
@@ -206,6 +210,35 @@ def test_a_schema_means_the_same_alone_and_in_a_grammar(
     assert [fits(guide, text, kind) for text in others] == [False] * len(others)
 
 
+LOOP = {"$defs": {"T": {"$ref": "#/$defs/U"}, "U": {"allOf": [{"$ref": "#/$defs/T"}]}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_endless"),
+    [
+        ({"properties": {"t": {"$ref": "#/$defs/T"}}, "required": ["t"], **LOOP}, True),
+        ({"$ref": "#"}, True),
+        ({"anyOf": [{"$ref": "#"}, {"$ref": "#/anyOf/0"}]}, True),
+        ({"properties": {"t": {"anyOf": [{"$ref": "#/properties/t"}, {"type": "null"}]}}}, False),
+        ({"properties": {"t": {"$ref": "#"}}}, False),
+        ({"const": {"$ref": "#/const"}}, False),
+        ({"$ref": "#/$defs/none"}, False),
+    ],
+)
+def test_reference_that_leads_back_to_itself_is_refused_with_its_place(
+    schema: dict[str, Any], is_endless: bool
+) -> None:
+    embedded = f'start: "a"\na: %json {json.dumps(schema)}'
+    for guide, place in (
+        (Guide("json_schema", json.dumps(schema)), "at #"),
+        (Guide("ebnf_grammar", embedded), "line 2 column 1: at #"),
+    ):
+        refused = pytest.raises(GuideError, match="leads back") if is_endless else nullcontext()
+        with refused as error:
+            grammar_of(guide)
+        assert error is None or str(error.value).startswith(place)
+
+
 def test_white_space_comes_to_an_end() -> None:
     text = TOKENS.compile(GUIDES[0][0]).begin()
     [brace], [space] = (VOCABULARY.tokenizer.encode(t).ids for t in ("{", " "))
@@ -288,3 +321,12 @@ async def test_more_guides_than_may_wait_are_refused_at_once(check: GuideCheck) 
 def test_tokens_that_end_no_text_guide_none(tmp_path: Path) -> None:
     with pytest.raises(GuideError, match=str(tmp_path)):
         GuidedTokens.load(tmp_path)
+
+
+async def test_refusal_names_the_limit_when_its_time_ended_the_check() -> None:
+    lexemes = [f"T{i}: /[a-z ]*{chr(97 + i % 26)}[a-z ]{{{i % 40}}}/" for i in range(300)]
+    slow = "\n".join([f"start: ({' | '.join(f'T{i}' for i in range(300))})*", *lexemes])
+    check = GuideCheck(PAIR, 0.02)
+    with pytest.raises(Refusal, match=r"longer than 0.02 s \(limits.guide_compile_s\)"):
+        await check.check(Guide("ebnf_grammar", slow))
+    await check.close()

@@ -44,6 +44,11 @@ def asked(gateway: RunningGateway) -> tuple[str | None, Any]:
             "json_schema",
             SCHEMA,
         ),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            "json_schema",
+            SCHEMA,
+        ),
         ({"structured_outputs": {"json": SCHEMA}}, "json_schema", SCHEMA),
         ({"structured_outputs": {"json_object": True}}, "json_schema", OBJECT),
         (
@@ -72,6 +77,26 @@ def test_every_way_to_ask_becomes_a_guide(
         status, _, text = gateway.ask(f"/v1/{route}", body | fields)
         assert status == 200, text
         assert asked(gateway) == (kind, guide)
+
+
+@pytest.mark.parametrize(
+    ("fields", "most"),
+    [
+        ({"guided_choice": ["ü" * 100]}, 204),
+        ({"guided_json": {"const": "ü" * 100}}, 212),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, 9),
+    ],
+)
+def test_guide_takes_no_more_bytes_than_it_was_sent_in(
+    gateway: RunningGateway, fields: dict[str, Any], most: int
+) -> None:
+    gateway.ask("/v1/completions", PROMPT | fields)
+    assert len(gateway.sent()["guided_decoding_guide"][4:]) <= most
+
+
+def test_guide_of_letters_that_are_no_unicode_is_sent_in_escapes(gateway: RunningGateway) -> None:
+    gateway.ask("/v1/completions", PROMPT | {"guided_json": json.dumps({"const": "\ud800"})})
+    assert asked(gateway) == ("json_schema", {"const": "\ud800"})
 
 
 def test_a_response_is_asked_for_by_its_format(gateway: RunningGateway) -> None:
@@ -112,6 +137,7 @@ def test_a_schema_beside_tools_is_told_of_its_field(gateway: RunningGateway) -> 
     [
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
         ({"guided_regex": "a", "nvext": {"guided_choice": ["b"]}}, "nvext.guided_choice"),

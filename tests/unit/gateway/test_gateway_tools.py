@@ -210,6 +210,19 @@ def test_one_call_at_a_time_ends_the_answer_behind_it(
     assert [item.type for item in response.output] == ["message", "function_call"]
 
 
+@pytest.mark.parametrize("stop_at", [2, 0, -1, 9])
+def test_finish_reason_is_stop_when_a_stop_word_cuts_a_call(
+    gateway: RunningGateway, client: openai.OpenAI, stop_at: int
+) -> None:
+    """Before its arguments, in them, and before what ends them."""
+    end = ONE.index("}}") if stop_at < 0 else ONE.index('{"city') + stop_at
+    asked: Any = {"tools": [WEATHER], "tool_choice": "required"}
+    gateway.triton.answer = partial(_always, pieces_of(ONE[:end], 4, "stop"))
+    whole = client.chat.completions.create(**CHAT, **asked).choices[0]
+    streamed = list(client.chat.completions.create(**CHAT, **asked, stream=True))
+    assert whole.finish_reason == streamed[-1].choices[0].finish_reason == "stop"
+
+
 def _always(pieces: list[Any], _: Any) -> list[Any]:
     return pieces
 

@@ -4,6 +4,7 @@
 `parsing`       tensors become a request or a `refusal`
 `slot_request`  from what a client asked for to what a session decodes, and how
 `guide_check`   tries guides in another process before a slot is opened
+`guide_failure` what a client hears when its guide ends its text
 `vocabulary`    the target's tokens
 `sessions`      slots, the queue in front of them, and the clients that wait in it
 `follower`      the one task that turns commits into responses

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from card.cache import Bell, Finish
 from card.serving.requests.gathering import Gathering
+from card.serving.requests.guide_failure import guide_failure
 from card.serving.requests.refusal import Refusal, UndeliverableError
 from card.serving.requests.sessions import Client, Session, Sessions, deadline_exceeded
 from card.serving.requests.streams import Stream
@@ -224,16 +225,8 @@ class Follower:
                 answer,
                 Refusal("INTERNAL", "the target gave this request up; see the server's log"),
             )
-        elif finish is Finish.GUIDE_FAILED:
-            self._fail(
-                answer,
-                Refusal(
-                    "INVALID_ARGUMENT",
-                    "guided_decoding_guide cannot be followed to the end of a text: at some place "
-                    "it takes too much, or allows nothing; make it simpler",
-                    field="guided_decoding_guide",
-                ),
-            )
+        elif (failure := guide_failure(finish)) is not None:
+            self._fail(answer, failure)
         elif finish is not Finish.RUNNING:
             stream.finish("stop" if finish is Finish.END_ID else "length")
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import signal
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from card.cache import NO_SALT
 from card.constraints import Guide
 from card.serving.requests.refusal import Refusal
+from card.serving.requests.sessions import deadline_exceeded
 
 log = logging.getLogger(__name__)
 
@@ -22,13 +27,78 @@ _KEPT = 64
 """Guides of which it is remembered whether they compile."""
 _MOST_WAITING = 32
 """Guides that wait for their turn; one more is refused."""
+_PRESENCE_S = 0.25
+"""How often a client whose guide waits is asked whether it is still there."""
 _START_S = 30.0
 """How long the process may take to read the model's tokens."""
+_LONGEST_WAIT = 10.0
+"""How many times the limit a guide may take by the clock, on a machine that is busy."""
 _LONGEST_ANSWER = 1 << 16
 
 
+@dataclass(frozen=True, eq=False)
+class _Ticket:
+    """A guide that waits for its turn.
+
+    client   which client sent it, as far as that is known
+    verdict  what is wrong with the guide; None: nothing
+    """
+
+    guide: Guide
+    client: bytes
+    verdict: asyncio.Future[str | None]
+
+
+class _Tickets:
+    """Guides in the order in which they get their turns: one of each client, then the next one of
+    each. Where no more may wait, the client with the most gives up its last."""
+
+    def __init__(self) -> None:
+        self._of_clients: OrderedDict[bytes, deque[_Ticket]] = OrderedDict()
+        self._running = 0
+
+    def add(self, ticket: _Ticket) -> None:
+        """Raises `Refusal` if no more may wait."""
+        waiting = self._running + sum(map(len, self._of_clients.values()))
+        if waiting >= _MOST_WAITING:
+            full = Refusal(
+                "UNAVAILABLE",
+                f"{waiting} guides wait to be compiled; try again later",
+                reason="queue_full",
+            )
+            own = len(self._of_clients.get(ticket.client, ()))
+            most = max(self._of_clients.values(), key=len, default=deque[_Ticket]())
+            if len(most) <= own + 1:
+                raise full
+            last = most[-1]
+            self.drop(last)
+            last.verdict.set_exception(full)
+        self._of_clients.setdefault(ticket.client, deque()).append(ticket)
+
+    def take(self) -> _Ticket | None:
+        """The next one, of which the turn lasts until this is called again."""
+        self._running = 0
+        if not self._of_clients:
+            return None
+        client, own = self._of_clients.popitem(last=False)
+        ticket = own.popleft()
+        if own:
+            self._of_clients[client] = own  # at the end: each other client has a turn before
+        self._running = 1
+        return ticket
+
+    def drop(self, ticket: _Ticket) -> None:
+        """It waits no longer, if it still did."""
+        own = self._of_clients.get(ticket.client, deque())
+        with suppress(ValueError):
+            own.remove(ticket)
+        if not own:
+            self._of_clients.pop(ticket.client, None)
+
+
 class GuideCheck:
-    """Tries guides for the model at `path`, each for `limit_s` at most. Used from one event loop.
+    """Tries guides for the model at `path`, each for `limit_s` of processor time at most. Used from
+    one event loop.
 
     The process is started for the first guide, and anew after one that broke it.
     """
@@ -37,33 +107,78 @@ class GuideCheck:
         self._path = path
         self._limit_s = limit_s
         self._process: Process | None = None
-        self._turn = asyncio.Lock()
-        self._waiting = 0
+        self._tickets = _Tickets()
+        self._serving: asyncio.Task[None] | None = None
         self._verdicts: OrderedDict[Guide, str | None] = OrderedDict()
 
-    async def check(self, guide: Guide) -> None:
-        """Raises `Refusal` saying what is wrong with the guide, and where."""
-        if guide not in self._verdicts:
-            if self._waiting >= _MOST_WAITING:
-                raise Refusal(
-                    "UNAVAILABLE",
-                    f"{self._waiting} guides wait to be compiled; try again later",
-                    reason="queue_full",
-                )
-            self._waiting += 1
-            try:
-                async with self._turn:
-                    if guide not in self._verdicts:
-                        self._remember(guide, await self._try(guide))
-            finally:
-                self._waiting -= 1
-        self._verdicts.move_to_end(guide)
-        if (problem := self._verdicts[guide]) is not None:
+    async def check(
+        self,
+        guide: Guide,
+        client: bytes = NO_SALT,
+        deadline_ns: int | None = None,
+        is_gone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Wait for the guide's turn, and try it.
+
+        client       all guides with the same one share a turn
+        deadline_ns  of the request, on the monotonic clock
+        is_gone      whether the client has left; asked now and then
+
+        Raises `Refusal`: `INVALID_ARGUMENT` saying what is wrong with the guide, and where;
+        `UNAVAILABLE` where too many wait; `DEADLINE_EXCEEDED`; `CANCELLED` if the client left.
+        """
+        if guide in self._verdicts:
+            problem = self._verdicts[guide]
+            self._verdicts.move_to_end(guide)
+        else:
+            verdict = asyncio.get_running_loop().create_future()
+            problem = await self._wait(_Ticket(guide, client, verdict), deadline_ns, is_gone)
+        if problem is not None:
             what = f"{FIELD} cannot be compiled as {guide.kind}: {problem}"
             raise Refusal("INVALID_ARGUMENT", what, field=FIELD)
 
+    async def _wait(
+        self, ticket: _Ticket, deadline_ns: int | None, is_gone: Callable[[], bool]
+    ) -> str | None:
+        self._tickets.add(ticket)
+        if self._serving is None or self._serving.done():
+            self._serving = asyncio.create_task(self._serve())
+        try:
+            while not ticket.verdict.done():
+                left_s = _PRESENCE_S
+                if deadline_ns is not None:
+                    left_s = min(left_s, (deadline_ns - time.monotonic_ns()) / 1e9)
+                if left_s <= 0:
+                    raise deadline_exceeded("its guide waits to be compiled")
+                await asyncio.wait({ticket.verdict}, timeout=left_s)
+                if is_gone():
+                    raise Refusal("CANCELLED", "the client left while its guide waited")
+            return ticket.verdict.result()
+        finally:
+            self._tickets.drop(ticket)
+            ticket.verdict.cancel()
+
+    async def _serve(self) -> None:
+        """Try every guide that waits. A client that leaves during the turn of its guide does not
+        end that: the process takes longer to start than a guide may take."""
+        while (ticket := self._tickets.take()) is not None:
+            try:
+                if ticket.guide not in self._verdicts:
+                    self._remember(ticket.guide, await self._try(ticket.guide))
+            except Exception as error:
+                if not ticket.verdict.done():
+                    ticket.verdict.set_exception(error)
+            else:
+                if not ticket.verdict.done():
+                    ticket.verdict.set_result(self._verdicts[ticket.guide])
+
     async def close(self) -> None:
-        """End the process. It also ends with the one that made it."""
+        """Try nothing more, and end the process. It also ends with the one that made it."""
+        if self._serving is not None:
+            self._serving.cancel()
+        await self._end_process()
+
+    async def _end_process(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):
@@ -81,19 +196,15 @@ class GuideCheck:
         try:
             assert process.stdin is not None
             process.stdin.write(json.dumps(asdict(guide)).encode() + b"\n")
-            return await asyncio.wait_for(_answer(process), self._limit_s)
-        except (asyncio.TimeoutError, TimeoutError):
-            await self.close()
+            return await asyncio.wait_for(_answer(process), _LONGEST_WAIT * self._limit_s)
+        except (asyncio.TimeoutError, TimeoutError, EOFError, ConnectionError) as error:
+            await self._end_process()
+            if isinstance(error, EOFError) and process.returncode != -signal.SIGPROF:
+                return "it is too large or nested too deeply; make it smaller or simpler"
             return (
                 f"it takes longer than {self._limit_s:g} s (limits.guide_compile_s); "
                 "make it smaller or simpler"
             )
-        except (EOFError, ConnectionError):
-            await self.close()
-            return "it is too large or nested too deeply; make it smaller or simpler"
-        except asyncio.CancelledError:
-            await self.close()  # its answer would be taken for that to the next guide
-            raise
 
     async def _started(self) -> Process:
         """The process, which knows the model's tokens. Raises `Refusal` if it never will."""
@@ -102,7 +213,7 @@ class GuideCheck:
         # Inside Triton's stub sys.executable is not a Python interpreter.
         self._process = process = await asyncio.create_subprocess_exec(
             Path(sys.prefix, "bin/python3"),
-            *("-m", "card.constraints.check", self._path),
+            *("-m", "card.constraints.check", self._path, str(self._limit_s)),
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
@@ -112,16 +223,13 @@ class GuideCheck:
         try:
             problem = await asyncio.wait_for(_answer(process), _START_S)
         except (asyncio.TimeoutError, TimeoutError, EOFError, ConnectionError) as error:
-            await self.close()
+            await self._end_process()
             log.error("what compiles guides does not start: %r", error)
             raise Refusal(
                 "UNAVAILABLE", "guides cannot be compiled now; see the server's log"
             ) from error
-        except asyncio.CancelledError:
-            await self.close()
-            raise
         if problem is not None:
-            await self.close()
+            await self._end_process()
             raise Refusal(
                 "INVALID_ARGUMENT",
                 f"guided_decoding_guide_type is not offered for this model: {problem}",

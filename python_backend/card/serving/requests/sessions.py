@@ -120,6 +120,16 @@ class Sessions:
         self._read[slot.index] = 0
         return session
 
+    def borrow_place(self) -> int | None:
+        """A place in the queue for a request that waits for something else, until it is given back.
+        None: there is none left."""
+        return self._places.popleft() if self._places else None
+
+    def give_back(self, place: int | None) -> None:
+        """It waits no longer."""
+        if place is not None:
+            self._places.append(place)
+
     async def _wait(self, deadline_ns: int | None, seek: Callable[[int], bool]) -> CardSlot:
         if self.is_full:
             geometry = self._pool.geometry
@@ -282,12 +292,12 @@ class WaitingClient:
         self._session_id: int | None = None
         self._signed_ns = clock_ns()
 
-    def seek(self, place: int) -> bool:
-        """Send a sign of life if it is time for one; whether nobody waits at this place any more,
-        as far as can be known."""
+    def seek(self, place: int | None) -> bool:
+        """Send a sign of life if it is time for one; whether the client at this place has left, as
+        far as can be known. Without a place only `card`'s own clients are seen to leave."""
         if self._client.is_gone():
             return True
-        if self._sign is None:
+        if self._sign is None or place is None:
             return False  # a second response would be one too many
         if self._pool.abandoned[place] == self._session_id:
             return True

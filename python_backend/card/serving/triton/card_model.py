@@ -16,6 +16,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from card.cache import Pool
+from card.constraints import Guide
 from card.engines.prefix_cache import BLOCK
 from card.serving.geometry import pool_geometry
 from card.serving.log import RequestLog
@@ -104,10 +105,10 @@ class CardModel:
             parsed = parse(GenerateRequest, arrays, self._bounds, required=("input_ids",))
             prompt = parsed.text_input
             slot_request = self._slot_requests.of(parsed)
-            if slot_request.guide is not None:
-                await self._guides.check(slot_request.guide)
             stream = self._stream(parsed, arrival_ns)
             waiting = WaitingClient(client, self._pool, stream.sign if parsed.stream else None)
+            if slot_request.guide is not None:
+                await self._check_guide(slot_request.guide, slot_request.salt, deadline, waiting)
             session = await self._sessions.admit(slot_request, deadline, waiting.seek)
         except Refusal as refusal:
             self._refuse(request, client, refusal, prompt)
@@ -121,6 +122,16 @@ class CardModel:
         self._metrics.admitted(session, arrival_ns, request_id(request), prompt)
         trace = self._trace(session) if parsed.return_trace else None
         follower.follow(Answer(client, stream, session, deadline, trace))
+
+    async def _check_guide(
+        self, guide: Guide, salt: bytes, deadline_ns: int | None, waiting: WaitingClient
+    ) -> None:
+        """Raises `Refusal`."""
+        place = self._sessions.borrow_place()
+        try:
+            await self._guides.check(guide, salt, deadline_ns, lambda: waiting.seek(place))
+        finally:
+            self._sessions.give_back(place)
 
     def _refuse(
         self, request: Any, client: TritonClient, refusal: Refusal, prompt: str | None

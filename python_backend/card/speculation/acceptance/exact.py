@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from card.cache import ROOT, Candidates, Finish, SlotRequest
-from card.constraints.compiler import Constraint
+from card.constraints.constraint import Constraint
 from card.sampling import History, likeliest, log_probability, sample
 from card.speculation.acceptance.interface import AcceptanceConfig, TargetRows, VerifyResult
 
@@ -35,7 +35,9 @@ class Exact:
         node = ROOT
         while result.finish is Finish.RUNNING:
             row = logits.row(1 + node)
-            allowed = None if constraint is None else constraint.allowed()
+            allowed = None
+            if constraint is not None and (allowed := constraint.allowed()) is None:
+                break  # its mask is not ready: the rest waits for another pass
             token = sample(row, history, request.parameters, allowed)
             child = children.get((node, token))
             if child is None and constraint is None and token not in request.parameters.end_ids:
@@ -52,9 +54,9 @@ class Exact:
             if request.likeliest:
                 result.likeliest.append(likeliest(row, request.likeliest))
             history.append(token)
-            if constraint is not None:
-                constraint.advance([token])
             result.finish = finish_of(token, history, request)
+            if constraint is not None and result.finish is Finish.RUNNING:
+                constraint.advance([token])
             if child is None:
                 result.rejected = node in candidates.parents
                 break

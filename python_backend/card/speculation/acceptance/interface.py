@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache import Candidates, Finish, SlotRequest
-from card.constraints.compiler import Constraint
+from card.constraints.constraint import Constraint
 from card.sampling import History, Likeliest
 
 
@@ -81,7 +81,8 @@ class AcceptanceRule(Protocol):
     ) -> VerifyResult:
         """What is committed; `history` and the constraint's text grow by it.
 
-        Row 0 of `logits` belongs to the last committed token, row 1 + i to candidate i. Raises
-        `InvalidLogitsError`, and `GuideError` if the constraint allows no token, or does not get
-        to know which.
+        Row 0 of `logits` belongs to the last committed token, row 1 + i to candidate i. Candidates
+        behind a place where the constraint does not know yet what it allows are left for another
+        pass. Raises `InvalidLogitsError`, and `GuideError` if the constraint allows no token, or
+        has used up what it may take.
         """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from card.cache import SlotRequest
-from card.constraints.compiler import Constraint
+from card.constraints.draft_constraint import DraftConstraint
 from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
@@ -54,7 +54,7 @@ class DraftedSession:
     request     what is decoded and how
     tokens      prompt and committed output
     tree        candidates below the last of `tokens`
-    constraint  what holds the text to its guide; None: it has none
+    constraint  what keeps candidates to the guide of the text; None: it has none
     passes      that may be made before the loop looks at the session again
     """
 
@@ -62,7 +62,7 @@ class DraftedSession:
     request: SlotRequest
     tokens: list[int]
     tree: GrowingTree
-    constraint: Constraint | None = None
+    constraint: DraftConstraint | None = None
     passes: int = 1
 
     @property

@@ -81,6 +81,9 @@ async def test_a_text_that_ends_with_its_deadline_is_an_answer(scene: Scene) -> 
     [
         (Finish.FAILED, "INTERNAL: "),
         (Finish.GUIDE_FAILED, "INVALID_ARGUMENT: guided_decoding_guide "),
+        (Finish.GUIDE_ITEMS, "INVALID_ARGUMENT: guided_decoding_guide "),
+        (Finish.GUIDE_FUEL, "INVALID_ARGUMENT: guided_decoding_guide "),
+        (Finish.GUIDE_STATES, "INVALID_ARGUMENT: guided_decoding_guide "),
     ],
 )
 async def test_a_session_that_the_target_gave_up_gets_an_error(

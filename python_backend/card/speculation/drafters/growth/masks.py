@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from card.constraints import GuideError
-from card.constraints.compiler import Constraint
+from card.constraints.draft_constraint import DraftConstraint
 from card.speculation.drafters.draft_pass import Expansion
 from card.speculation.drafters.growth.frontier import Masks
 from card.speculation.tree import GrowingTree
 
 
 def masks_of(
-    constraint: Constraint | None, expansion: Expansion, tree: GrowingTree
+    constraint: DraftConstraint | None, expansion: Expansion, tree: GrowingTree
 ) -> Masks | None:
-    """Of every row. None: everything is allowed everywhere, as also while the guide is compiled or
-    where it cannot be followed: the target holds the text to it by itself."""
-    if constraint is None or not constraint.is_ready:
-        return None
-    try:
-        return [constraint.allowed_behind(path) for path in _paths(expansion, tree)]
-    except GuideError:
-        return None
+    """Of every row. None: everything is allowed everywhere, also while the guide is compiled and
+    where it is too slow: the target holds the text to it by itself."""
+    return None if constraint is None else constraint.masks_behind(_paths(expansion, tree))
 
 
 def _paths(expansion: Expansion, tree: GrowingTree) -> list[list[int]]:

@@ -1,0 +1,92 @@
+"""References of a JSON schema that lead back to themselves, so that they describe nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_NOT_SCHEMAS = frozenset(("const", "enum", "default", "examples", "x-guidance"))
+_MOST_LOOKED_AT = 20_000
+"""Parts of one schema. A schema that takes more is left to llguidance."""
+
+
+def endless_reference(schema: dict[str, Any]) -> str | None:
+    """JSON pointer of a part that is only what it itself is. None: there is none.
+
+    A schema that comes back to itself inside an object or an array is none: such a text can end.
+    """
+    references = _References(schema)
+    for pointer, part in _parts(schema, ""):
+        if "$ref" in part and references.is_endless(part):
+            return pointer
+    return None
+
+
+class _References:
+    """Of one schema, from its root."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self._root = root
+        self._known: dict[int, bool] = {}
+        self._looked_at = 0
+
+    def is_endless(self, part: dict[str, Any]) -> bool:
+        """Whether what the part describes leads back to the part, whatever way is taken."""
+        return self._leads_back(part, set())
+
+    def _leads_back(self, part: Any, above: set[int]) -> bool:
+        self._looked_at += 1
+        if not isinstance(part, dict) or self._looked_at > _MOST_LOOKED_AT:
+            return False
+        if id(part) in above:
+            return True
+        if id(part) in self._known:
+            return self._known[id(part)]
+        above.add(id(part))
+        every = [*_list(part, "allOf")]
+        if isinstance(reference := part.get("$ref"), str):
+            every.append(self._target(reference))
+        found = any(self._leads_back(one, above) for one in every)
+        for name in ("anyOf", "oneOf"):
+            some = _list(part, name)
+            found = found or (bool(some) and all(self._leads_back(one, above) for one in some))
+        above.remove(id(part))
+        if not above:
+            self._known[id(part)] = found
+        return found
+
+    def _target(self, reference: str) -> Any:
+        """What the reference names; None: nothing inside this schema."""
+        if not reference.startswith("#"):
+            return None
+        part: Any = self._root
+        for step in reference[1:].split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(part, dict):
+                part = part.get(name)
+            elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+                part = part[int(name)]
+            else:
+                return None
+        return part
+
+
+def _list(part: dict[str, Any], name: str) -> list[Any]:
+    value = part.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _parts(value: Any, pointer: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every object in JSON with its pointer, but for values that are the client's own."""
+    waiting = [(pointer, value)]
+    while waiting:
+        pointer, value = waiting.pop()
+        if isinstance(value, dict):
+            yield pointer, value
+            waiting += [
+                (f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}", inner)
+                for name, inner in value.items()
+                if name not in _NOT_SCHEMAS
+            ]
+        elif isinstance(value, list):
+            waiting += [(f"{pointer}/{place}", inner) for place, inner in enumerate(value)]
