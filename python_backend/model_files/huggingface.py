@@ -102,6 +102,9 @@ class HuggingFaceFiles:
             )
         return found
 
+    def warnings(self) -> list[str]:
+        return []
+
 
 def _default_of(named: list[Any]) -> Any:
     """Some models bring several templates, each with a name."""

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from model_files.gguf.configuration import configuration
 from model_files.gguf.header import Header, read_header
-from model_files.gguf.tokenizer import build_tokenizer, token_table
+from model_files.gguf.tokenizer import build_tokenizer, named_pre, token_table
 from model_files.interface import ModelFilesError, TokenTable, special_tokens
 
 _TOKENS = {
@@ -63,10 +63,16 @@ class GgufFiles:
         for name in ("add_bos_token", "add_eos_token"):
             if (added := self.header.value(f"tokenizer.ggml.{name}", bool)) is not None:
                 config[name] = added
-        # A SentencePiece vocabulary that says nothing wants the bos token.
-        if self.header.value("tokenizer.ggml.model", str) == "llama":
-            config.setdefault("add_bos_token", True)
+        if "add_bos_token" not in config and self._adds_bos_by_default():
+            config["add_bos_token"] = True
         return config
+
+    def _adds_bos_by_default(self) -> bool:
+        """As llama.cpp decides for a file that does not say."""
+        if self.header.value("tokenizer.ggml.model", str) == "llama":  # SentencePiece
+            return True
+        pre = named_pre(self.header)
+        return pre is not None and pre.adds_bos
 
     def tokenizer(self) -> Tokenizer:
         return build_tokenizer(self.header, self.tokenizer_config())
@@ -81,6 +87,16 @@ class GgufFiles:
 
     def chat_template(self) -> str | None:
         return self.header.value("tokenizer.chat_template", str)
+
+    def warnings(self) -> list[str]:
+        byte_level = self.header.value("tokenizer.ggml.model", str) == "gpt2"
+        if not byte_level or named_pre(self.header) is not None:
+            return []
+        return [
+            f"{self.path}: tokenizer.ggml.pre is missing in its metadata; texts are cut as for "
+            "GPT-2, which may not be how the model was trained: convert the model again with a "
+            "newer llama.cpp"
+        ]
 
     def _token(self, key: str, identity: int) -> str:
         tokens = self.header.required("tokenizer.ggml.tokens", list)
