@@ -9,8 +9,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from model_files.interface import SPECIAL_TOKENS, ModelFilesError, TokenTable, special_tokens
-from model_files.json_file import is_irregular, read_json_object
+from model_files.json_file import check_small, read_json_object
 from model_files.prompt_start import leading_token, with_bos_token
+
+_MOST_TEMPLATE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -84,12 +86,13 @@ class HuggingFaceFiles:
     def chat_template(self) -> str | None:
         """A file of its own wins over the template inside the tokenizer's configuration."""
         file = self.path / "chat_template.jinja"
-        if is_irregular(file):
-            raise ModelFilesError(f"{file} is no regular file")
         try:
+            check_small(file, _MOST_TEMPLATE_BYTES)
             return file.read_text(encoding="utf-8")
         except FileNotFoundError:
             pass
+        except ModelFilesError:
+            raise
         except (OSError, ValueError) as error:
             raise ModelFilesError(f"{file} cannot be read: {error}") from error
         found = self.tokenizer_config().get("chat_template")
@@ -122,8 +125,7 @@ def _tokenizer(file: Path) -> Tokenizer:
             f"{file} does not exist; a model is a Hugging Face directory with a fast tokenizer "
             "(tokenizer.json), or a GGUF file"
         )
-    if is_irregular(file):
-        raise ModelFilesError(f"{file} is no regular file")
+    check_small(file)
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more particular

@@ -33,6 +33,9 @@ _STORED: dict[str, np.dtype[Any]] = {
 INDEX = "model.safetensors.index.json"
 """Says which tensor lies in which file, where a checkpoint has several."""
 
+_MOST_HEADER_BYTES = 16 << 20
+"""A tensor takes about 120 bytes of it."""
+
 _NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -177,10 +180,14 @@ def _read(file: Path) -> list[tuple[str, _Stored]]:
     if is_irregular(file):
         raise EngineError(f"{file} is no regular file")
     try:
-        with safe_open(file, framework="np"):
-            pass  # offsets and sizes are sound
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
+            if length > _MOST_HEADER_BYTES:
+                raise ValueError(
+                    f"its header has {length} bytes; allowed: at most {_MOST_HEADER_BYTES}"
+                )
+            with safe_open(file, framework="np"):
+                pass  # offsets and sizes are sound
             header = json.loads(opened.read(length))
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise EngineError(f"{file} is not a sound safetensors file: {error}") from error
