@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 from model_files.interface import SPECIAL_TOKENS, ModelFilesError, TokenTable, special_tokens
 from model_files.json_file import check_small, read_json_object
+from model_files.not_models import check_has_model, kind_of
 from model_files.prompt_start import leading_token, with_bos_token
 
 _MOST_TEMPLATE_BYTES = 1 << 20
@@ -34,6 +35,7 @@ class HuggingFaceFiles:
         return self.path / "tokenizer.json"
 
     def config(self) -> dict[str, Any]:
+        check_has_model(self.path)
         return read_json_object(self.config_file)
 
     def generation_config(self) -> dict[str, Any]:
@@ -129,6 +131,8 @@ def _tokenizer(file: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more particular
+        if kind := kind_of(file):
+            raise ModelFilesError(f"{file} is {kind}") from error
         raise ModelFilesError(f"{file} is not a sound tokenizer: {error}") from error
     # Some are saved as they were trained with; a prompt is read whole, or refused by its length.
     tokenizer.no_truncation()

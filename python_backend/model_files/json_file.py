@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from model_files.interface import ModelFilesError
-
+from model_files.not_models import kind_of
 
 MOST_JSON_BYTES = 64 << 20
 """Of a file beside the weights; a tokenizer of 260,000 tokens takes 35 MB."""
@@ -46,6 +46,8 @@ def read_json_object(file: Path) -> dict[str, Any]:
         raise JsonFileError(f"{file} does not exist") from None
     # Bytes that are no UTF-8, and numbers of thousands of digits, are a ValueError like bad JSON.
     except (OSError, ValueError, RecursionError) as error:
+        if kind := kind_of(file):
+            raise JsonFileError(f"{file} is {kind}") from error
         raise JsonFileError(f"{file} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise JsonFileError(f"{file} must hold a JSON object")

@@ -102,7 +102,9 @@ def assert_alike(file: Path) -> None:
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
-LLAMA_CPP = json.loads((Path(__file__).parent / "llama_cpp_ids/ids.json").read_text(encoding="utf-8"))
+LLAMA_CPP = json.loads(
+    (Path(__file__).parent / "llama_cpp_ids/ids.json").read_text(encoding="utf-8")
+)
 """What `llama_cpp_ids/make_ids.py` found."""
 IDS = {name: group["ids"] for group in LLAMA_CPP["ids"] for name in group["names"]}
 MARKED = next(text for text in LLAMA_CPP["texts"] if "e\u0301" in text)

@@ -144,9 +144,7 @@ def test_a_header_longer_than_the_bound_is_not_read(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
-def test_a_file_beside_the_weights_that_is_too_long_is_not_read(
-    directory: Path, name: str
-) -> None:
+def test_a_file_beside_the_weights_that_is_too_long_is_not_read(directory: Path, name: str) -> None:
     """The file is sparse: it takes no room."""
     with (directory / name).open("wb") as written:
         written.truncate(1 << 30)

@@ -12,6 +12,7 @@ from model_files.gguf.configuration import configuration
 from model_files.gguf.header import Header, read_header
 from model_files.gguf.tokenizer import build_tokenizer, named_pre, token_table
 from model_files.interface import ModelFilesError, TokenTable, special_tokens
+from model_files.not_models import GGUF_TYPES
 
 _TOKENS = {
     "bos_token": "bos_token_id",
@@ -33,7 +34,12 @@ class GgufFiles:
     @classmethod
     def read(cls, path: Path) -> GgufFiles:
         """Raises `ModelFilesError`."""
-        return cls(path, read_header(path))
+        header = read_header(path)
+        kind = header.value("general.type", str)
+        if kind not in (None, "model"):
+            what = GGUF_TYPES.get(kind, f"a GGUF file of the type {kind!r:.60}, and no model")
+            raise ModelFilesError(f"{path} is {what}")
+        return cls(path, header)
 
     @property
     def config_file(self) -> Path:

@@ -23,6 +23,7 @@ from gguf.constants import (
 )
 
 from model_files.interface import ModelFilesError
+from model_files.not_models import is_safetensors, kind_of
 
 _MAGIC = b"GGUF"
 _LENGTH = struct.Struct("<Q")
@@ -122,11 +123,19 @@ def read_header(file: Path) -> Header:
     except FileNotFoundError:
         raise ModelFilesError(f"{file} does not exist") from None
     except _Unsound as error:
+        if kind := _other_kind(file):
+            raise ModelFilesError(f"{file} is {kind}") from None
         raise ModelFilesError(f"{file} is not a sound GGUF file: {error}") from None
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
         raise ModelFilesError(f"{file} is not a sound GGUF file: {error}") from error
     header = _held[version] = Header(file, metadata, {tensor.name: tensor for tensor in tensors})
     return header
+
+
+def _other_kind(file: Path) -> str:
+    if is_safetensors(file):
+        return "a safetensors file: name the directory that it lies in"
+    return kind_of(file)
 
 
 def _mapped(descriptor: int) -> mmap.mmap:

@@ -83,7 +83,7 @@ NINE_MILLION_BYTES = struct.pack("<IIQ", 9, 0, 9_000_000) + bytes(9_000_000)
     ("content", "said"),
     [
         (b"", "empty"),
-        (b"PK\x03\x04" + bytes(100), "does not begin with GGUF"),
+        (b"PK\x05\x06" + bytes(100), "does not begin with GGUF"),
         (b"GGUF" + struct.pack(">I", 3) + bytes(64), "its numbers are big-endian"),
         (b"GGUF" + struct.pack("<I", 1) + bytes(64), "version 1 is not supported; allowed: 2, 3"),
         (HEAD + struct.pack("<QQ", 2**60, 0), "1152921504606846976 tensors"),

@@ -218,7 +218,7 @@ def array_bytes(array: NDArray[Any]) -> bytes:
 def array_header(shape: tuple[int, ...]) -> bytes:
     content = BytesIO()
     described = {"descr": "<u8", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(content, described)
+    np.lib.format.write_array_header_1_0(content, described)  # type: ignore[no-untyped-call]
     return content.getvalue()
 
 
