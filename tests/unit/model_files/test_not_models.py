@@ -10,7 +10,7 @@ import pytest
 from gguf import GGUFWriter
 from real_pair import TARGET, pair_settings
 
-from card.serving.supervision.model_files import check_model_files
+from card.serving.model_files import check_model_files
 from model_files import ModelFilesError, model_files_of
 
 LFS = (
