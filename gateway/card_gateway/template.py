@@ -16,6 +16,7 @@ from card_gateway.tools.written import written_out
 from model_files import ModelFiles, ModelFilesError, model_files_of
 from model_files.interface import special_tokens
 from model_files.prompt_start import leading_token
+from model_files.template_trial import try_template
 
 
 def read_model(path: Path) -> tuple[ChatTemplate, Tokenizer]:
@@ -43,6 +44,9 @@ def chat_template(files: ModelFiles, tokenizer: Tokenizer) -> ChatTemplate:
     source = files.chat_template()
     if source is None:
         return ChatTemplate.plain()
+    trial = try_template(files)
+    if trial is not None and trial.problem:
+        raise ChatTemplateError(f"wrong chat template: {trial.problem}")
     tokens = special_tokens(files.tokenizer_config())
     return ChatTemplate.of(source, tokens, leading_token(tokenizer))
 

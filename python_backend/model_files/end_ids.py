@@ -1,8 +1,8 @@
 """Ids that end a text, from everything that names some.
 
-Models do not agree with themselves: of one the configuration names the end of a text and the chat
-template the end of a turn, of another the generation configuration was written for an older
-tokenizer. Whichever the model writes, the text ends.
+The files of one model can disagree: one configuration names the end of a text, the chat template
+writes the end of a turn, and a generation configuration may be older than the tokenizer. Any of
+these ids ends a text.
 """
 
 from __future__ import annotations
@@ -10,16 +10,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from model_files.interface import ModelFiles, ModelFilesError, special_tokens
-
-_ANSWER = "forty-two"
-"""What an assistant says in a conversation that shows where its turn ends."""
+from model_files.template_trial import try_template
 
 
 def end_ids_by_source(files: ModelFiles, size: int, tokenizer: Tokenizer) -> dict[str, list[int]]:
@@ -67,46 +61,7 @@ def _of_token(tokenizer: Tokenizer, token: str | None) -> list[int]:
 
 def _end_of_turn(files: ModelFiles, tokenizer: Tokenizer) -> str | None:
     """The token that the chat template writes behind an answer; None: no template, or no token."""
-    source = files.chat_template()
-    if source is None:
-        return None
-    behind = _behind_an_answer(source, special_tokens(files.tokenizer_config())).lstrip()
+    trial = try_template(files)
+    behind = "" if trial is None else trial.answer_end.lstrip()
     added = (token.content for token in tokenizer.get_added_tokens_decoder().values())
     return max((token for token in added if behind.startswith(token)), key=len, default=None)
-
-
-class _GenerationTag(Extension):
-    """`{% generation %}` marks what the assistant wrote; the text has it as it is."""
-
-    tags = {"generation"}  # noqa: RUF012 (Jinja declares it of instances)
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        begin = next(parser.stream)
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body, lineno=begin.lineno)
-
-
-def _behind_an_answer(source: str, tokens: dict[str, str]) -> str:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
-    )
-    environment.globals |= {
-        "raise_exception": _refuse,
-        "strftime_now": lambda form: form,
-        # Templates ask whether these are none, which something undefined is not.
-        "tools": None,
-        "documents": None,
-    }
-    messages = [
-        {"role": "user", "content": "What is six times seven?"},
-        {"role": "assistant", "content": _ANSWER},
-    ]
-    try:
-        text = environment.from_string(source).render(tokens, messages=messages)
-    except Exception:  # a template may fail in any way, and is told so where it is used
-        return ""
-    return text.rpartition(_ANSWER)[2] if _ANSWER in text else ""
-
-
-def _refuse(message: str) -> None:
-    raise TemplateError(message)

@@ -9,8 +9,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from model_files.interface import SPECIAL_TOKENS, ModelFilesError, TokenTable, special_tokens
-from model_files.json_file import is_irregular, read_json_object
+from model_files.json_file import check_small, read_json_object
+from model_files.not_models import check_has_model, kind_of
 from model_files.prompt_start import leading_token, with_bos_token
+
+_MOST_TEMPLATE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class HuggingFaceFiles:
         return self.path / "tokenizer.json"
 
     def config(self) -> dict[str, Any]:
+        check_has_model(self.path)
         return read_json_object(self.config_file)
 
     def generation_config(self) -> dict[str, Any]:
@@ -84,12 +88,13 @@ class HuggingFaceFiles:
     def chat_template(self) -> str | None:
         """A file of its own wins over the template inside the tokenizer's configuration."""
         file = self.path / "chat_template.jinja"
-        if is_irregular(file):
-            raise ModelFilesError(f"{file} is no regular file")
         try:
+            check_small(file, _MOST_TEMPLATE_BYTES)
             return file.read_text(encoding="utf-8")
         except FileNotFoundError:
             pass
+        except ModelFilesError:
+            raise
         except (OSError, ValueError) as error:
             raise ModelFilesError(f"{file} cannot be read: {error}") from error
         found = self.tokenizer_config().get("chat_template")
@@ -101,6 +106,9 @@ class HuggingFaceFiles:
                 "and no list of named texts"
             )
         return found
+
+    def warnings(self) -> list[str]:
+        return []
 
 
 def _default_of(named: list[Any]) -> Any:
@@ -119,11 +127,12 @@ def _tokenizer(file: Path) -> Tokenizer:
             f"{file} does not exist; a model is a Hugging Face directory with a fast tokenizer "
             "(tokenizer.json), or a GGUF file"
         )
-    if is_irregular(file):
-        raise ModelFilesError(f"{file} is no regular file")
+    check_small(file)
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises nothing more particular
+        if kind := kind_of(file):
+            raise ModelFilesError(f"{file} is {kind}") from error
         raise ModelFilesError(f"{file} is not a sound tokenizer: {error}") from error
     # Some are saved as they were trained with; a prompt is read whole, or refused by its length.
     tokenizer.no_truncation()

@@ -1,4 +1,4 @@
-"""What every kind of model tells about itself, and what reading it may raise."""
+"""What every kind of model says about itself, and what reading its files may raise."""
 
 from __future__ import annotations
 
@@ -65,6 +65,9 @@ class ModelFiles(Protocol):
 
     def chat_template(self) -> str | None:
         """Jinja source that turns messages into a prompt; None: the model brings none."""
+
+    def warnings(self) -> list[str]:
+        """What an operator should know about files that are served all the same."""
 
 
 SPECIAL_TOKENS = (

@@ -1,8 +1,14 @@
-"""A GGUF file's tokenizer makes the tokens that `transformers` makes of the file."""
+"""A GGUF file's tokenizer makes the model's own tokens.
+
+What the names of ``tokenizer.ggml.pre`` say is compared with llama.cpp, everything else with
+`transformers`.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +21,11 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 from transformers import AutoTokenizer
 
-from model_files import ModelFilesError, model_files_of
-from model_files.gguf.pre_tokenizers import PRE_TOKENIZERS
+from card.settings import REPOSITORY_ROOT
+from model_files import ModelFilesError, model_at, model_files_of
+from model_files.gguf.files import GgufFiles
+from model_files.gguf.header import read_header
+from model_files.gguf.pre_tokenizers import PRE_TOKENIZERS, pre_tokenizer
 
 TEXTS = [
     "",
@@ -93,15 +102,90 @@ def assert_alike(file: Path) -> None:
         assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("name", PRE_TOKENIZERS)
-def test_every_pre_tokenizer_cuts_as_in_transformers(tmp_path: Path, name: str) -> None:
-    tokens, kinds, merges = byte_level_tokens()
-    end = tokens.index("<|im_end|>")
-    metadata = gguf_models.with_tokens(
-        tokens, kinds, pre=name, merges=merges, eos_token_id=end, add_bos_token=False
+LLAMA_CPP = json.loads(
+    (Path(__file__).parent / "llama_cpp_ids/ids.json").read_text(encoding="utf-8")
+)
+"""What `llama_cpp_ids/make_ids.py` found."""
+IDS = {name: group["ids"] for group in LLAMA_CPP["ids"] for name in group["names"]}
+MARKED = next(text for text in LLAMA_CPP["texts"] if "e\u0301" in text)
+KNOWS_MARKS = ("gpt-4o", "kanana2", "llama4", "tekken")
+"""Names under which llama.cpp cuts before a mark and the models do not."""
+CHAT_TARGET = model_at(REPOSITORY_ROOT / "models/target")
+
+
+def edited_chat_target(**changes: object) -> GgufFiles:
+    """The chat target with other metadata of its tokenizer; None takes a field away."""
+    header = read_header(CHAT_TARGET)
+    metadata = header.metadata | {f"tokenizer.ggml.{key}": it for key, it in changes.items()}
+    metadata = {key: value for key, value in metadata.items() if value is not None}
+    return GgufFiles(CHAT_TARGET, replace(header, metadata=metadata))
+
+
+def with_words_of_llama_cpp(name: str | None) -> GgufFiles:
+    """The chat target as `make_ids.py` writes it."""
+    metadata = read_header(CHAT_TARGET).metadata
+    tokens, kinds, merges = (
+        metadata[f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type", "merges")
     )
-    described(tmp_path / "model.gguf", "llama", metadata)
-    assert_alike(tmp_path / "model.gguf")
+    known, more = set(merges), LLAMA_CPP["tokens"]
+    return edited_chat_target(
+        pre=name,
+        tokens=[*tokens, *more],
+        token_type=[*kinds, *[1] * len(more)],
+        merges=[*merges, *(merge for merge in LLAMA_CPP["merges"] if merge not in known)],
+        add_bos_token=None,
+    )
+
+
+@pytest.mark.parametrize("name", PRE_TOKENIZERS)
+def test_every_pre_tokenizer_makes_the_tokens_of_llama_cpp(name: str) -> None:
+    tokenizer = with_words_of_llama_cpp(name).tokenizer()
+    for text, ids in zip(LLAMA_CPP["texts"], IDS[name], strict=True):
+        if text != MARKED or name not in KNOWS_MARKS:
+            assert tokenizer.encode(text).ids == ids, text
+
+
+@pytest.mark.parametrize("name", KNOWS_MARKS)
+def test_marks_belong_to_their_word_where_the_models_say_so(name: str) -> None:
+    cut = pre_tokenizer(PRE_TOKENIZERS[name]).pre_tokenize_str("हिन्दी e\u0301te\u0301")
+    assert [place for _, place in cut] == [(0, 6), (6, 12)]
+
+
+def test_the_chat_target_cuts_off_every_digit_first() -> None:
+    tokenizer = model_files_of(CHAT_TARGET).tokenizer()
+    assert tokenizer.encode("in  12 apples").ids == [254, 256, 33, 34, 13855]
+    assert tokenizer.encode("    1").ids != tokenizer.encode("   ").ids + tokenizer.encode(" 1").ids
+
+
+def test_the_chat_draft_cuts_as_its_target_does() -> None:
+    target = model_files_of(CHAT_TARGET).tokenizer()
+    draft = model_files_of(REPOSITORY_ROOT / "models/draft").tokenizer()
+    for text in LLAMA_CPP["texts"]:
+        assert draft.encode(text).ids == target.encode(text).ids, text
+
+
+def test_llama_3_begins_with_bos_and_takes_whole_words() -> None:
+    files = with_words_of_llama_cpp("llama-bpe")
+    assert files.tokenizer().encode("in Việt Nam").ids == [1, 254, 49152, 18620]
+    assert files.leading_token() == "<|im_start|>"
+    told = replace(
+        files,
+        header=replace(
+            files.header,
+            metadata=files.header.metadata | {"tokenizer.ggml.add_bos_token": False},
+        ),
+    )
+    assert told.tokenizer().encode("in").ids == [254]
+
+
+def test_a_file_without_the_field_is_cut_as_by_gpt_2_and_says_so() -> None:
+    unnamed, named = with_words_of_llama_cpp(None), with_words_of_llama_cpp("gpt-2")
+    for text in LLAMA_CPP["texts"]:
+        ids = unnamed.tokenizer().encode(text).ids
+        assert ids == named.tokenizer().encode(text).ids
+    (warning,) = unnamed.warnings()
+    assert "tokenizer.ggml.pre" in warning
+    assert named.warnings() == []
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])

@@ -294,6 +294,21 @@ def no_model(pair: dict[str, Path]) -> None:
     pair["target"].write_bytes(b"GGUF")
 
 
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ messages[0].content }}", "yes"),
+        ("{{ 1 | from_json }}", "No filter named 'from_json'"),
+        ("{{ tools | length }}", "has no len()"),
+    ],
+)
+def test_the_chat_template_is_tried(pair: dict[str, Path], template: str, said: str) -> None:
+    (pair["target"] / "chat_template.jinja").write_text(template, encoding="utf-8")
+    result = run(pair, "--no-measure")
+    assert result.exit_code == 0
+    assert said in found(result, "chat template")
+
+
 def without(name: str) -> Callable[[dict[str, Path]], None]:
     return lambda pair: (pair["target"] / name).unlink()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import pickle
 import re
@@ -21,6 +22,7 @@ from card.engines.architecture import read_architecture
 from card.engines.checkpoints import DenseMatrix, open_checkpoint
 from card.loading import load_engine
 from card.settings import REPOSITORY_ROOT
+from model_files import ModelFilesError, model_files_of
 
 SHIPPED = (
     "python_backend",
@@ -122,3 +124,35 @@ def test_what_is_not_finite_is_refused_by_name(
     rewrite(directory, dtype, k_proj=value)
     with pytest.raises(EngineError, match=r"k_proj\.weight holds values that are not finite"):
         next(iter(open_checkpoint(directory, read_architecture(directory)).layers()))
+
+
+def test_a_configuration_of_more_layers_than_tensors_is_refused_at_once(directory: Path) -> None:
+    file = directory / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps(config | {"num_hidden_layers": 10**9}), encoding="utf-8")
+    with pytest.raises(EngineError, match="num_hidden_layers 1000000000, and the weights have"):
+        open_checkpoint(directory, read_architecture(directory))
+
+
+def test_a_header_longer_than_the_bound_is_not_read(directory: Path) -> None:
+    """The file is sparse: it takes no room."""
+    with (directory / "model.safetensors").open("wb") as written:
+        written.write((90 << 20).to_bytes(8, "little") + b"{")
+        written.truncate(1 << 30)
+    with pytest.raises(EngineError, match="its header has 94371840 bytes; allowed: at most"):
+        open_checkpoint(directory, read_architecture(directory))
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "chat_template.jinja"])
+def test_a_file_beside_the_weights_that_is_too_long_is_not_read(directory: Path, name: str) -> None:
+    """The file is sparse: it takes no room."""
+    with (directory / name).open("wb") as written:
+        written.truncate(1 << 30)
+    files = model_files_of(directory)
+    read = {
+        "config.json": files.config,
+        "tokenizer.json": files.tokenizer,
+        "chat_template.jinja": files.chat_template,
+    }
+    with pytest.raises(ModelFilesError, match=f"{name} has 1073741824 bytes; allowed: at most"):
+        read[name]()

@@ -6,11 +6,13 @@ import pytest
 from real_pair import pair_settings
 
 from card.engines import EngineError
+from card.engines.openvino import model
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.processor import computes_in_bfloat16
 from card.engines.row_costs import RowCosts
 from card.loading import Examination, load_engine
 from card.settings import Settings
+from card.settings.whole import Role
 
 
 def computes_in(dtype: str) -> bool:
@@ -45,6 +47,15 @@ def test_a_target_has_independent_rows_or_is_refused_with_the_remedy(
         return
     assert not computes_in(dtype), refusal
     assert "set target.dtype: float32" in refusal
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_bfloat16_is_refused_by_name_where_the_processor_does_not_compute_in_it(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "computes_in_bfloat16", lambda: False)
+    with pytest.raises(EngineError, match=f"{role}.dtype is bfloat16, .* {role}.dtype: float32"):
+        load_engine(settings_in("bfloat16"), role)
 
 
 def test_a_draft_in_float32_keeps_its_matrices_compressed() -> None:

@@ -13,8 +13,10 @@ from card.serving.requests.chat_parameters import chat_parameters
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
 from card_client import CardError
-from card_client.chat_template import ChatTemplateError, template_of
+from card_client.chat_template import ChatTemplate, ChatTemplateError, template_of
 from card_client.conversation import opening
+from model_files import ModelFilesError, model_files_of
+from model_files.template_trial import try_template
 
 QUESTION = "Why is the sky blue? Answer in three sentences."
 BEGINNING = """\
@@ -54,11 +56,19 @@ def prompt_of(
             if found.read != QUESTION:
                 return found
         return Prompt(BEGINNING, BEGINNING)
-    template = None if raw else template_of(chat_parameters(settings.target.path))
+    template = None if raw else _template(settings)
     if template is None:
         return Prompt(typed, typed)
     messages = [*opening(template, system), {"role": "user", "content": typed}]
     return Prompt(f"{typed}\n", template.render(messages))
+
+
+def _template(settings: Settings) -> ChatTemplate | None:
+    with suppress(ModelFilesError):  # the server says which file cannot be read
+        trial = try_template(model_files_of(settings.target.path))
+        if trial is not None and trial.problem:
+            raise ChatTemplateError(f"the chat template cannot be used: {trial.problem}")
+    return template_of(chat_parameters(settings.target.path))
 
 
 def allowed_tokens(settings: Settings, prompt: str, wanted: int) -> int:
@@ -77,8 +87,12 @@ def allowed_tokens(settings: Settings, prompt: str, wanted: int) -> int:
 
 
 def try_line(settings: Settings) -> str:
-    """A command that asks the service for a text, to copy into a shell."""
-    asked = prompt_of(settings, TRIED_PROMPT, raw=False).read
+    """A command that asks the service for a text, to copy into a shell. Where the chat template
+    cannot be used, the command asks for a completion."""
+    try:
+        asked = prompt_of(settings, TRIED_PROMPT, raw=False).read
+    except (CardError, ChatTemplateError):
+        asked = TRIED_PROMPT
     tokens = allowed_tokens(settings, asked, TRIED_TOKENS)
     serving = settings.serving
     host = bracketed(reachable(serving.address))

@@ -16,6 +16,7 @@ from card.engines.interface import EngineError
 from card.engines.quantised import QuantisedError
 from card.engines.vocabulary import shared_vocabulary
 from model_files import ModelFiles, ModelFilesError, model_at, model_files_of
+from model_files.cautions import template_caution
 from model_files.end_ids import end_ids_by_source
 from model_files.interface import special_tokens
 
@@ -133,6 +134,7 @@ def check_pair(draft: Model, target: Model) -> list[Finding]:
             *(_family(role, model) for role, model in (("draft", draft), ("target", target))),
             _contexts(draft, target),
             _chat_template(target),
+            *(Finding("tokenizer", Verdict.LESS, it) for it in target.files.warnings()),
         ]
     except ModelFilesError as error:
         raise PairError(str(error)) from error
@@ -198,7 +200,9 @@ def _contexts(draft: Model, target: Model) -> Finding:
 
 
 def _chat_template(target: Model) -> Finding:
+    if caution := template_caution(target.files):
+        return Finding("chat template", Verdict.LESS, caution)
     if target.has_chat_template:
-        return Finding("chat template", Verdict.MET, "the target's tokenizer brings one")
+        return Finding("chat template", Verdict.MET, "the target brings one, which was tried")
     detail = "none: chats through the OpenAI gateway become a plain transcript"
     return Finding("chat template", Verdict.LESS, detail)

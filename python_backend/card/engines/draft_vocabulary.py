@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from card.engines.interface import EngineError
+from model_files.json_file import JsonFileError, check_small
 
 DRAFT_VOCABULARY = "draft_vocabulary.json"
 
@@ -36,9 +37,12 @@ def read_draft_vocabulary(directory: Path, vocabulary: int) -> NDArray[np.int32]
         return None
     file = directory / DRAFT_VOCABULARY
     try:
+        check_small(file)
         content = file.read_bytes()
     except FileNotFoundError:
         return None
+    except JsonFileError as error:
+        raise EngineError(str(error)) from error
     except OSError as error:
         raise EngineError(f"{file} cannot be read: {error}") from error
     try:

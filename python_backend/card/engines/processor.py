@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -15,9 +16,19 @@ _DESCRIBING = ("vendor_id", "cpu family", "model", "stepping", "microcode", "fla
 """Fields of /proc/cpuinfo that tell processors apart and do not change by themselves."""
 
 
+_LIMIT = "ONEDNN_MAX_CPU_ISA"
+"""A variable that forbids instructions to oneDNN, on which OpenVINO and torch compute."""
+_WITHOUT_BFLOAT16 = frozenset(
+    {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
+)
+"""Values of that variable."""
+
+
 @cache
 def computes_in_bfloat16() -> bool:
     """Whether products of bfloat16 are an instruction here; elsewhere float32 is faster."""
+    if os.environ.get(_LIMIT, "").upper() in _WITHOUT_BFLOAT16:
+        return False
     return not _BFLOAT16_FLAGS.isdisjoint(_first_core().get("flags", "").split())
 
 

@@ -20,11 +20,13 @@ from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
 from card.engines.vocabulary import shared_vocabulary, vocabulary_size
 from card.serving.child import signal_on_parent_exit
+from card.serving.log import EventLog
 from card.serving.notices import LOAD_ERRORS
 from card.serving.requests.chat_parameters import chat_parameters
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import ModelSettings, Settings
 from model_files import ModelFiles, ModelFilesError, model_files_of
+from model_files.cautions import cautions
 from model_files.opening import is_gguf
 
 _INSTEAD = {
@@ -81,6 +83,10 @@ def _read_in_child(settings: Settings, writer: int, parent: int) -> NoReturn:
         signal_on_parent_exit(signal.SIGKILL, parent)
         problem = check_model_files(settings)
         told = {} if problem else chat_parameters(settings.target.path)
+        if not problem:
+            log = EventLog("supervisor")
+            for caution in cautions(model_files_of(settings.target.path)):
+                log.warn("model_files", reason=caution)
         with open(writer, "w", encoding="ascii") as answer:
             json.dump((problem, told), answer)
         code = 0

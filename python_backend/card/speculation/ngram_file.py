@@ -1,4 +1,4 @@
-"""A table of followers made from a corpus once, frozen for whoever speculates by it.
+"""A table of followers, made from a corpus once.
 
 It is kept in arrays, which take a tenth of the memory of Python's tables and are ready when they
 are read. An `.npz` file of NumPy holds them:
@@ -10,10 +10,13 @@ vocabulary  [] ids of the vocabulary that the tokens are of
 
 from __future__ import annotations
 
+import math
+import zipfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,15 @@ from card.speculation.ngram import LONGEST_CONTEXT, MOST_FOLLOWERS, Answer, Cont
 
 MOST_FROZEN = 1 << 19
 """Contexts of a file, about 12 MB."""
+
+_HEADER_BYTES = 1 << 12
+"""Of an array of a file, at most."""
+_MOST_BYTES = {
+    "keys.npy": MOST_FROZEN * 8 + _HEADER_BYTES,
+    "followers.npy": MOST_FROZEN * MOST_FOLLOWERS * 4 + _HEADER_BYTES,
+    "vocabulary.npy": 8 + _HEADER_BYTES,
+}
+"""Of a file's arrays, unpacked."""
 
 _NOTHING = -1
 _SEEN_AGAIN = 2
@@ -160,12 +172,13 @@ def write_table(table: FrozenTable, vocabulary: int, file: Path) -> None:
 def read_table(file: Path, vocabulary: int) -> FrozenTable:
     """Raises `NgramFileError`."""
     try:
+        _check_sizes(file)
         with np.load(file, allow_pickle=False) as held:
-            keys, followers = held["keys"], held["followers"]
-            size = int(held["vocabulary"])
+            # Names in full: a member called "keys" would be another than the one looked at.
+            keys, followers, size = (held[name] for name in _MOST_BYTES)
     except Exception as error:  # NumPy, zipfile and zlib agree on none more particular
         raise NgramFileError(f"{file} is no table of n-grams: {error}") from error
-    if size != vocabulary:
+    if size.shape != () or size != vocabulary:
         raise NgramFileError(
             f"{file} is of a vocabulary of {size} ids, and the target has {vocabulary}; make one "
             "for this target: scripts/ngrams"
@@ -173,6 +186,33 @@ def read_table(file: Path, vocabulary: int) -> FrozenTable:
     if not _is_sound(keys, followers, vocabulary):
         raise NgramFileError(f"{file} holds other arrays than a table of n-grams")
     return FrozenTable(keys, followers)
+
+
+def _check_sizes(file: Path) -> None:
+    """Look at the sizes that the headers say, before anything is unpacked. Raises `ValueError`, and
+    what `zipfile` raises."""
+    if (size := file.stat().st_size) > sum(_MOST_BYTES.values()):
+        raise ValueError(f"it has {size} bytes; allowed: at most {sum(_MOST_BYTES.values())}")
+    with zipfile.ZipFile(file) as archive:
+        for name, most in _MOST_BYTES.items():
+            member = archive.getinfo(name)
+            if member.file_size > most:
+                raise ValueError(
+                    f"{name} unpacks to {member.file_size} bytes; allowed: at most {most}"
+                )
+            with archive.open(member) as content:
+                shape = _shape(content)
+            if len(shape) > 2 or math.prod(shape) > MOST_FROZEN * MOST_FOLLOWERS:
+                raise ValueError(f"{name} has the shape {shape}")
+
+
+def _shape(content: IO[bytes]) -> tuple[int, ...]:
+    """What the header of an array says."""
+    if np.lib.format.read_magic(content) != (1, 0):  # type: ignore[no-untyped-call]
+        raise ValueError("an array has another version than 1.0")
+    shape: tuple[int, ...]
+    shape, _, _ = np.lib.format.read_array_header_1_0(content)  # type: ignore[no-untyped-call]
+    return shape
 
 
 def _is_sound(keys: NDArray[np.uint64], followers: NDArray[np.int32], vocabulary: int) -> bool:

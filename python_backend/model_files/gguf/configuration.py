@@ -25,6 +25,10 @@ def configuration(header: Header) -> dict[str, Any]:
             f"{header.file}: general.architecture {family!r} is not supported; "
             f"allowed: {', '.join(ARCHITECTURES)}"
         )
+    if not header.tensors:
+        raise ModelFilesError(
+            f"{header.file} holds a vocabulary alone, and no weights; name the model's own file"
+        )
     parts = header.value("split.count", int) or 1
     if parts > 1:
         raise ModelFilesError(

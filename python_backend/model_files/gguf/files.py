@@ -10,8 +10,9 @@ from tokenizers import Tokenizer
 
 from model_files.gguf.configuration import configuration
 from model_files.gguf.header import Header, read_header
-from model_files.gguf.tokenizer import build_tokenizer, token_table
+from model_files.gguf.tokenizer import build_tokenizer, named_pre, token_table
 from model_files.interface import ModelFilesError, TokenTable, special_tokens
+from model_files.not_models import GGUF_TYPES
 
 _TOKENS = {
     "bos_token": "bos_token_id",
@@ -33,7 +34,12 @@ class GgufFiles:
     @classmethod
     def read(cls, path: Path) -> GgufFiles:
         """Raises `ModelFilesError`."""
-        return cls(path, read_header(path))
+        header = read_header(path)
+        kind = header.value("general.type", str)
+        if kind not in (None, "model"):
+            what = GGUF_TYPES.get(kind, f"a GGUF file of the type {kind!r:.60}, and no model")
+            raise ModelFilesError(f"{path} is {what}")
+        return cls(path, header)
 
     @property
     def config_file(self) -> Path:
@@ -63,10 +69,16 @@ class GgufFiles:
         for name in ("add_bos_token", "add_eos_token"):
             if (added := self.header.value(f"tokenizer.ggml.{name}", bool)) is not None:
                 config[name] = added
-        # A SentencePiece vocabulary that says nothing wants the bos token.
-        if self.header.value("tokenizer.ggml.model", str) == "llama":
-            config.setdefault("add_bos_token", True)
+        if "add_bos_token" not in config and self._adds_bos_by_default():
+            config["add_bos_token"] = True
         return config
+
+    def _adds_bos_by_default(self) -> bool:
+        """As llama.cpp decides for a file that does not say."""
+        if self.header.value("tokenizer.ggml.model", str) == "llama":  # SentencePiece
+            return True
+        pre = named_pre(self.header)
+        return pre is not None and pre.adds_bos
 
     def tokenizer(self) -> Tokenizer:
         return build_tokenizer(self.header, self.tokenizer_config())
@@ -81,6 +93,16 @@ class GgufFiles:
 
     def chat_template(self) -> str | None:
         return self.header.value("tokenizer.chat_template", str)
+
+    def warnings(self) -> list[str]:
+        byte_level = self.header.value("tokenizer.ggml.model", str) == "gpt2"
+        if not byte_level or named_pre(self.header) is not None:
+            return []
+        return [
+            f"{self.path}: tokenizer.ggml.pre is missing in its metadata; texts are cut as for "
+            "GPT-2, which may not be how the model was trained: convert the model again with a "
+            "newer llama.cpp"
+        ]
 
     def _token(self, key: str, identity: int) -> str:
         tokens = self.header.required("tokenizer.ggml.tokens", list)

@@ -2,7 +2,7 @@
 
 The `gguf` package's own reader takes seconds for a vocabulary and checks no count, so that a
 file of a hundred bytes may keep it busy for good. This one checks each count against the bytes that
-are left.
+are left, and against bounds: a value may take sixty times the memory that its bytes take.
 """
 
 from __future__ import annotations
@@ -23,11 +23,17 @@ from gguf.constants import (
 )
 
 from model_files.interface import ModelFilesError
+from model_files.not_models import is_safetensors, kind_of
 
 _MAGIC = b"GGUF"
 _LENGTH = struct.Struct("<Q")
 _VERSIONS = (2, 3)
 _MOST_DIMENSIONS = 4
+_MOST_ENTRIES = 1 << 16
+"""Metadata entries, and tensors."""
+_MOST_VALUES = 1 << 23
+"""In all lists together; a vocabulary of 260,000 tokens has 1.3 million with its merges."""
+_MOST_HEADER_BYTES = 64 << 20
 _SCALARS = {
     GGUFValueType.UINT8: "<B",
     GGUFValueType.INT8: "<b",
@@ -117,11 +123,19 @@ def read_header(file: Path) -> Header:
     except FileNotFoundError:
         raise ModelFilesError(f"{file} does not exist") from None
     except _Unsound as error:
+        if kind := _other_kind(file):
+            raise ModelFilesError(f"{file} is {kind}") from None
         raise ModelFilesError(f"{file} is not a sound GGUF file: {error}") from None
     except (OSError, ValueError) as error:  # an empty file cannot be mapped
         raise ModelFilesError(f"{file} is not a sound GGUF file: {error}") from error
     header = _held[version] = Header(file, metadata, {tensor.name: tensor for tensor in tensors})
     return header
+
+
+def _other_kind(file: Path) -> str:
+    if is_safetensors(file):
+        return "a safetensors file: name the directory that it lies in"
+    return kind_of(file)
 
 
 def _mapped(descriptor: int) -> mmap.mmap:
@@ -138,7 +152,9 @@ class _Reader:
     def __init__(self, content: mmap.mmap) -> None:
         self._content = content
         self._size = len(content)
+        self._end = min(self._size, _MOST_HEADER_BYTES)
         self._at = 0
+        self._values = 0
 
     def read(self) -> tuple[dict[str, Any], list[StoredTensor]]:
         """Metadata and tensors."""
@@ -151,6 +167,9 @@ class _Reader:
             allowed = ", ".join(map(str, _VERSIONS))
             raise _Unsound(f"version {version} is not supported; allowed: {allowed}")
         tensors, entries = self._number("<Q"), self._number("<Q")
+        for count, what in ((tensors, "tensors"), (entries, "metadata entries")):
+            if count > _MOST_ENTRIES:
+                raise _Unsound(f"it says {count} {what}; allowed: at most {_MOST_ENTRIES}")
         metadata = self._metadata(entries)
         found = [self._tensor() for _ in range(self._count(tensors, 24, "tensors"))]
         alignment = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
@@ -180,11 +199,12 @@ class _Reader:
             raise _Unsound(f"{key!r:.80} holds a value of the unknown type {kind}")
         element, count = self._number("<I"), self._number("<Q")
         if element == GGUFValueType.STRING:
-            return self._texts(self._count(count, 8, f"texts of {key!r:.80}"), key)
+            self._count_values(count, 8, f"texts of {key!r:.80}")
+            return self._texts(count, key)
         if element not in _SCALARS:
             raise _Unsound(f"{key!r:.80} is a list of values of the unknown type {element}")
         form = _SCALARS[GGUFValueType(element)]
-        self._count(count, struct.calcsize(form), f"numbers of {key!r:.80}")
+        self._count_values(count, struct.calcsize(form), f"numbers of {key!r:.80}")
         return list(self._numbers(f"<{count}{form[1]}"))
 
     def _tensor(self) -> tuple[str, tuple[int, ...], int, int]:
@@ -220,29 +240,43 @@ class _Reader:
 
     def _count(self, count: int, least: int, what: str) -> int:
         """`count`, if as many things of at least `least` bytes can still follow."""
-        if count * least > self._size - self._at:
+        if count * least > self._end - self._at:
             raise _Unsound(f"it says {count} {what}, and has no room for them")
         return count
+
+    def _count_values(self, count: int, least: int, what: str) -> None:
+        """As `_count`, for the values of a list."""
+        self._values += self._count(count, least, what)
+        if self._values > _MOST_VALUES:
+            raise _Unsound(
+                f"its lists have {self._values} values with the {what}; allowed: at most "
+                f"{_MOST_VALUES}"
+            )
+
+    def _cut_off(self) -> _Unsound:
+        if self._end < self._size:
+            return _Unsound(f"its header has more than {_MOST_HEADER_BYTES} bytes")
+        return _Unsound(f"it ends at byte {self._size}, inside its header")
 
     def _text(self, what: str) -> str:
         return self._texts(1, what)[0]
 
     def _texts(self, count: int, what: str) -> list[str]:
         """In a loop that calls little: a vocabulary has a hundred thousand."""
-        found, content, at, size = [], self._content, self._at, self._size
+        found, content, at, end = [], self._content, self._at, self._end
         try:
             for _ in range(count):
                 begin = at + _LENGTH.size
                 at = begin + _LENGTH.unpack_from(content, at)[0]
-                if at > size:
+                if at > end:
                     break
                 found.append(content[begin:at].decode("utf-8"))
         except struct.error:
-            at = size + 1
+            at = end + 1
         except UnicodeDecodeError:
             raise _Unsound(f"{what:.80} holds bytes that are no UTF-8") from None
-        if at > size:
-            raise _Unsound(f"it ends at byte {size}, inside its header")
+        if at > end:
+            raise self._cut_off()
         self._at = at
         return found
 
@@ -254,8 +288,8 @@ class _Reader:
 
     def _bytes(self, count: int) -> bytes:
         end = self._at + count
-        if end > self._size:
-            raise _Unsound(f"it ends at byte {self._size}, inside its header")
+        if end > self._end:
+            raise self._cut_off()
         found = self._content[self._at : end]
         self._at = end
         return found

@@ -1,13 +1,18 @@
-"""How a byte-level vocabulary cuts a text before its merges apply, by ``tokenizer.ggml.pre``.
+"""How a byte-level vocabulary makes tokens of a text, by ``tokenizer.ggml.pre``.
 
-The expressions are those of the models' own tokenizers; `transformers` takes the same for a name.
+The expressions are those of the models' own tokenizers. A test compares the tokens of every name
+with those of llama.cpp. The two differ in one case: llama.cpp takes the marks of a word for no part
+of it under `tekken` and `gpt-4o`, because its expressions cannot say what those of the models say.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tokenizers import Regex
 from tokenizers.pre_tokenizers import ByteLevel, PreTokenizer, Sequence, Split
 
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -29,30 +34,41 @@ _GPT4O = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-_EXPRESSIONS: dict[str, str | None] = {
-    # GPT-2's expression, which the tokenizer library brings along.
-    **dict.fromkeys(("default", "gpt-2", "mellum", "mpt", "olmo", "phi-2", "smollm", "trillion")),
-    **dict.fromkeys(
-        ("dbrx", "falcon3", "lfm2", "llama-bpe", "llama-v3", "llama3", "pixtral", "smaug-bpe"),
-        _LLAMA3,
+
+@dataclass(frozen=True)
+class Pre:
+    """What a name of ``tokenizer.ggml.pre`` says.
+
+    expressions  each cuts the pieces that the one before it left
+    takes_words  a piece that is a token is taken whole, whatever merges lead to
+    adds_bos     a prompt begins with the bos token where the file says nothing about it
+    """
+
+    expressions: tuple[str, ...]
+    takes_words: bool = False
+    adds_bos: bool = False
+
+
+_BY_NAMES: dict[tuple[str, ...], Pre] = {
+    ("gpt-2", "mellum", "mpt", "olmo", "phi-2", "trillion"): Pre((_GPT2,)),
+    ("default",): Pre((r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
+    ("smollm",): Pre((r"\p{N}", _GPT2)),
+    ("falcon3", "lfm2", "llama-bpe", "llama-v3", "llama3", "pixtral"): Pre(
+        (_LLAMA3,), takes_words=True, adds_bos=True
     ),
-    **dict.fromkeys(("deepseek-r1-qwen", "kormo", "megrez", "qwen2"), _QWEN2),
-    "qwen35": _QWEN35,
-    "tekken": _TEKKEN,
-    **dict.fromkeys(("gpt-4o", "kanana2", "llama4"), _GPT4O),
+    ("dbrx", "smaug-bpe"): Pre((_LLAMA3,)),
+    ("deepseek-r1-qwen", "kormo", "megrez", "qwen2"): Pre((_QWEN2,)),
+    ("qwen35",): Pre((_QWEN35,)),
+    ("tekken",): Pre((_TEKKEN,), takes_words=True, adds_bos=True),
+    ("gpt-4o", "kanana2", "llama4"): Pre((_GPT4O,)),
 }
-PRE_TOKENIZERS = tuple(sorted(_EXPRESSIONS))
-"""Names that are known."""
+PRE_TOKENIZERS = {name: pre for names, pre in _BY_NAMES.items() for name in names}
+"""By name."""
+UNNAMED = PRE_TOKENIZERS["gpt-2"]
+"""For a file without the field, as they were written before there was one."""
 
 
-def pre_tokenizer(name: str) -> PreTokenizer:
+def pre_tokenizer(pre: Pre) -> PreTokenizer:
     """Cuts a text into words, and writes their bytes in the vocabulary's alphabet."""
-    expression = _EXPRESSIONS[name]
-    if expression is None:
-        return ByteLevel(add_prefix_space=False)
-    return Sequence(
-        [
-            Split(Regex(expression), behavior="isolated"),
-            ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    cuts = [Split(Regex(it), behavior="isolated") for it in pre.expressions]
+    return Sequence([*cuts, ByteLevel(add_prefix_space=False, use_regex=False)])

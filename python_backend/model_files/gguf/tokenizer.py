@@ -1,4 +1,4 @@
-"""The tokenizer that a GGUF file describes, token for token the one that `transformers` makes."""
+"""The tokenizer that a GGUF file describes, token for token the model's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
 from model_files.gguf.header import Header
-from model_files.gguf.pre_tokenizers import PRE_TOKENIZERS, pre_tokenizer
+from model_files.gguf.pre_tokenizers import PRE_TOKENIZERS, UNNAMED, Pre, pre_tokenizer
 from model_files.interface import ModelFilesError, TokenTable, special_tokens
 
 MODELS = ("gpt2", "llama")
@@ -42,6 +42,20 @@ def build_tokenizer(header: Header, config: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
+def named_pre(header: Header) -> Pre | None:
+    """What ``tokenizer.ggml.pre`` says; None: the file has no such field. Raises
+    `ModelFilesError`."""
+    name = header.value("tokenizer.ggml.pre", str)
+    if not name:
+        return None
+    if name not in PRE_TOKENIZERS:
+        raise ModelFilesError(
+            f"{header.file}: tokenizer.ggml.pre {name!r:.60} is not supported; "
+            f"allowed: {', '.join(sorted(PRE_TOKENIZERS))}"
+        )
+    return PRE_TOKENIZERS[name]
+
+
 def token_table(header: Header) -> TokenTable:
     """Which token stands behind which id. Raises `ModelFilesError`."""
     tokens = _tokens(header)
@@ -51,20 +65,21 @@ def token_table(header: Header) -> TokenTable:
 
 
 def _byte_level(header: Header, tokens: Sequence[str]) -> Tokenizer:
-    name = header.value("tokenizer.ggml.pre", str) or "default"
-    if name not in PRE_TOKENIZERS:
-        raise ModelFilesError(
-            f"{header.file}: tokenizer.ggml.pre {name!r:.60} is not supported; "
-            f"allowed: {', '.join(PRE_TOKENIZERS)}"
-        )
+    pre = named_pre(header) or UNNAMED
     merges = _merges(header)
     if merges is None:
         raise ModelFilesError(f"{header.file}: tokenizer.ggml.merges is missing in its metadata")
     vocabulary = {token: index for index, token in enumerate(_spelt(tokens))}
     tokenizer = Tokenizer(
-        BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
+        BPE(
+            vocabulary,
+            merges,
+            continuing_subword_prefix="",
+            end_of_word_suffix="",
+            ignore_merges=pre.takes_words,
+        )
     )
-    tokenizer.pre_tokenizer = pre_tokenizer(name)
+    tokenizer.pre_tokenizer = pre_tokenizer(pre)
     tokenizer.decoder = decoders.ByteLevel()
     # These are special in every vocabulary of this kind that has them.
     _add_special(tokenizer, ["<|endoftext|>"])

@@ -152,5 +152,5 @@ def test_a_list_that_cannot_be_meant_is_refused(tmp_path: Path, content: bytes, 
 
 def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / DRAFT_VOCABULARY).mkdir()
-    with pytest.raises(EngineError, match="cannot be read"):
+    with pytest.raises(EngineError, match="no regular file"):
         read_draft_vocabulary(tmp_path, VOCABULARY)

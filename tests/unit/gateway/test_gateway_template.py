@@ -75,8 +75,16 @@ def test_a_template_that_fails_or_reaches_out_says_so(tmp_path: Path, source: st
         template.render(TALK)
 
 
-def test_a_template_that_is_none_refuses_chats_alone(tmp_path: Path) -> None:
-    folder = directory(tmp_path, chat_template="{% for %}")
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for %}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ 'a' * 1500000000 }}",
+    ],
+)
+def test_a_template_that_cannot_be_used_refuses_chats_alone(tmp_path: Path, source: str) -> None:
+    folder = directory(tmp_path, chat_template=source)
     with pytest.raises(ChatTemplateError, match=f"{tmp_path}: wrong chat template"):
         template_of(folder).render(TALK)
     with running_gateway(tokenizer=folder) as gateway:

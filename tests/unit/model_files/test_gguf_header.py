@@ -76,11 +76,14 @@ def text(value: bytes) -> bytes:
     return struct.pack("<Q", len(value)) + value
 
 
+NINE_MILLION_BYTES = struct.pack("<IIQ", 9, 0, 9_000_000) + bytes(9_000_000)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"", "empty"),
-        (b"PK\x03\x04" + bytes(100), "does not begin with GGUF"),
+        (b"PK\x05\x06" + bytes(100), "does not begin with GGUF"),
         (b"GGUF" + struct.pack(">I", 3) + bytes(64), "its numbers are big-endian"),
         (b"GGUF" + struct.pack("<I", 1) + bytes(64), "version 1 is not supported; allowed: 2, 3"),
         (HEAD + struct.pack("<QQ", 2**60, 0), "1152921504606846976 tensors"),
@@ -94,6 +97,12 @@ def text(value: bytes) -> bytes:
             HEAD + struct.pack("<QQ", 0, 1) + text(b"k") + struct.pack("<IIQ", 9, 8, 2**61),
             "2305843009213693952 texts of 'k'",
         ),
+        (
+            HEAD + struct.pack("<QQ", 0, 1) + text(b"k") + NINE_MILLION_BYTES,
+            "its lists have 9000000 values with the numbers of 'k'; allowed: at most 8388608",
+        ),
+        (HEAD + struct.pack("<QQ", 70000, 0) + bytes(9_000_000), "70000 tensors; allowed: at most"),
+        (HEAD + struct.pack("<QQ", 0, 70000) + bytes(9_000_000), "70000 metadata entries; allowed"),
         (
             HEAD + struct.pack("<QQ", 0, 1) + text(b"k") + struct.pack("<IIQ", 9, 9, 1) + bytes(9),
             "unknown type 9",
@@ -127,3 +136,12 @@ def test_a_folder_of_several_files_wants_one_named(tmp_path: Path) -> None:
         (tmp_path / f"{name}.gguf").touch()
     with pytest.raises(ModelFilesError, match=r"several GGUF files; name one: a\.gguf, b\.gguf"):
         model_files_of(tmp_path)
+
+
+def test_a_header_longer_than_the_bound_is_refused(tmp_path: Path) -> None:
+    """The file is sparse: it takes no room, and says that a key has a gigabyte."""
+    file = tmp_path / "model.gguf"
+    with file.open("wb") as written:
+        written.write(HEAD + struct.pack("<QQQ", 0, 1, 1 << 30))
+        written.truncate(2 << 30)
+    assert "its header has more than 67108864 bytes" in refusal(file)

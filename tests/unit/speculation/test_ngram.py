@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tracemalloc
+import zipfile
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,6 +207,58 @@ def test_a_file_that_is_no_table_of_this_vocabulary_is_refused(
         np.savez(file, vocabulary=np.array(VOCABULARY), **arrays)
     with pytest.raises(NgramFileError, match=r"table\.npz"):
         read_table(file, VOCABULARY)
+
+
+def array_bytes(array: NDArray[Any]) -> bytes:
+    content = BytesIO()
+    np.save(content, array)
+    return content.getvalue()
+
+
+def array_header(shape: tuple[int, ...]) -> bytes:
+    content = BytesIO()
+    described = {"descr": "<u8", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(content, described)  # type: ignore[no-untyped-call]
+    return content.getvalue()
+
+
+UNPACKED = 64 << 20
+"""Bytes of an array that few bytes of a file say."""
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"keys.npy": array_header((UNPACKED // 8,)) + bytes(UNPACKED)},
+        {"keys.npy": array_header((UNPACKED // 8,))},
+        {"keys.npy": array_header((1 << 50, 1 << 50))},
+        {"followers.npy": bytes(UNPACKED)},
+        {"keys": bytes(UNPACKED)},
+    ],
+    ids=["zeros", "shape alone", "overflow", "no array", "beside the array"],
+)
+def test_a_table_that_unpacks_to_more_than_its_bound_is_not_unpacked(
+    tmp_path: Path, members: dict[str, bytes]
+) -> None:
+    file = tmp_path / "table.npz"
+    sound = {
+        "keys.npy": array_bytes(np.ones(1, np.uint64)),
+        "followers.npy": array_bytes(np.array([[1, 2, -1, -1]], np.int32)),
+        "vocabulary.npy": array_bytes(np.array(VOCABULARY, np.int32)),
+    }
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (sound | members).items():
+            archive.writestr(name, content)
+    tracemalloc.start()
+    try:
+        if "keys" in members:
+            assert len(read_table(file, VOCABULARY)) == 1
+        else:
+            with pytest.raises(NgramFileError, match=r"table\.npz is no table of n-grams"):
+                read_table(file, VOCABULARY)
+        assert tracemalloc.get_traced_memory()[1] < UNPACKED // 4
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_with_any_damaged_byte_is_refused_or_read(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,3 +64,13 @@ def test_a_server_takes_no_prompt(option: str) -> None:
 
 def test_a_prompt_that_is_no_text_is_measured_all_the_same() -> None:
     assert allowed_tokens(pair_settings(), "a\udcff", 64) == 64
+
+
+@pytest.mark.parametrize("source", ["{{ 1 | from_json }}", "{{ tools | length }}"])
+def test_the_line_to_try_asks_for_a_completion_where_chats_are_refused(
+    tmp_path: Path, source: str
+) -> None:
+    target = shutil.copytree(TARGET, tmp_path / "target")
+    (target / "chat_template.jinja").write_text(source, encoding="utf-8")
+    line = try_line(pair_settings(target={"path": str(target)}))
+    assert json.loads(shlex.split(line)[-1])["text_input"] == TRIED_PROMPT

@@ -23,6 +23,7 @@ from card.engines.checkpoints.stored import StoredCheckpoint
 from card.engines.interface import EngineError
 from card.engines.quantised import check_tensor_not_quantised
 from model_files.json_file import JsonFileError, is_irregular, read_json_object
+from model_files.not_models import kind_of
 
 _STORED: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),
@@ -32,6 +33,9 @@ _STORED: dict[str, np.dtype[Any]] = {
 
 INDEX = "model.safetensors.index.json"
 """Says which tensor lies in which file, where a checkpoint has several."""
+
+_MOST_HEADER_BYTES = 16 << 20
+"""A tensor takes about 120 bytes of it."""
 
 _NAMES = {
     "token_embd": "model.embed_tokens",
@@ -125,6 +129,11 @@ def _files(directory: Path, index: Mapping[str, str] | None) -> list[Path]:
     whole = directory / "model.safetensors"
     # Beside a whole model others are adapters, or the same weights under other names.
     files = [whole] if whole.exists() else sorted(directory.glob("*.safetensors"))
+    if [file.name for file in files] == ["adapter_model.safetensors"]:
+        raise EngineError(
+            f"{directory} holds an adapter (LoRA) and no weights of a model; merge the two, and "
+            "name the directory that this writes"
+        )
     if not files:
         raise EngineError(f"{directory} holds no *.safetensors file{_hint(directory)}")
     return files
@@ -177,12 +186,18 @@ def _read(file: Path) -> list[tuple[str, _Stored]]:
     if is_irregular(file):
         raise EngineError(f"{file} is no regular file")
     try:
-        with safe_open(file, framework="np"):
-            pass  # offsets and sizes are sound
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
+            if length > _MOST_HEADER_BYTES:
+                raise ValueError(
+                    f"its header has {length} bytes; allowed: at most {_MOST_HEADER_BYTES}"
+                )
+            with safe_open(file, framework="np"):
+                pass  # offsets and sizes are sound
             header = json.loads(opened.read(length))
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        if kind := kind_of(file):
+            raise EngineError(f"{file} is {kind}") from error
         raise EngineError(f"{file} is not a sound safetensors file: {error}") from error
     header.pop("__metadata__", None)
     return [

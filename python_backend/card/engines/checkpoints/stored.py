@@ -51,6 +51,7 @@ class StoredCheckpoint(Generic[AnyStored]):
         self._path = path
         self._architecture = architecture
         self._stored = stored
+        self._check_depth()
         self._check_known()
         for name, shape in _shapes(architecture).items():
             self._found(f"{name}.weight", shape)  # what lacks one is refused before any is read
@@ -157,9 +158,17 @@ class StoredCheckpoint(Generic[AnyStored]):
 
     # --- checks -------------------------------------------------------------------------------
 
+    def _check_depth(self) -> None:
+        """Before a name is made for every tensor of every layer."""
+        if self._architecture.layers > len(self._stored):
+            raise EngineError(
+                f"{self._path}: {self.depth_is} {self._architecture.layers}, and the weights have "
+                f"{len(self._stored)} tensors; the two do not belong together"
+            )
+
     def _check_known(self) -> None:
-        """A tensor that nobody uses changes what the model computes, and one of a layer too many
-        tells of a model that was cut off."""
+        """A tensor without a use changes what the model computes, and a tensor of a layer too many
+        says that the model was cut off."""
         a = self._architecture
         parts = [*_shapes(a), "output"]
         known = {self._own(f"{part}.weight") for part in parts}

@@ -20,6 +20,7 @@ from card.engines.checkpoints import (
     worth_smoothing,
 )
 from card.engines.draft_vocabulary import read_draft_vocabulary
+from card.engines.interface import EngineError
 from card.engines.openvino.compiled import Decoders, compile_decoders, kv_type, pass_dtype
 from card.engines.openvino.decoder import DecoderBuilder
 from card.engines.openvino.graph import ANY_ROWS
@@ -96,6 +97,7 @@ def load_model(
     """
     architecture = read_architecture(directory)
     check_context(directory, architecture, options)
+    _check_computed(directory, options)
     checkpoint: Checkpoint = open_checkpoint(directory, architecture)
     if bits := _CODE_BITS.get(options.dtype):
         checkpoint = QuantisedCheckpoint(checkpoint, bits, options.weight_group)
@@ -138,6 +140,16 @@ def load_model(
     decoders = compile_with(replace(options, graph_rows=()) if exchanges else options)
     compile_more = compile_with if exchanges else None
     return DecoderModel(directory, architecture, decoders, pages, ranked, compile_more), options
+
+
+def _check_computed(directory: Path, options: EngineOptions) -> None:
+    """OpenVINO attends in bfloat16 where the processor has instructions for it alone."""
+    if options.dtype == "bfloat16" and not computes_in_bfloat16():
+        role = "draft" if options.grows_trees else "target"
+        raise EngineError(
+            f"{directory}: {role}.dtype is bfloat16, and this processor has neither AVX512-BF16 "
+            f"nor AMX to compute in it; set {role}.dtype: float32, or auto"
+        )
 
 
 def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:

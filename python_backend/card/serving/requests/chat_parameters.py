@@ -10,18 +10,21 @@ from pathlib import Path
 
 from model_files import ModelFilesError, model_files_of
 from model_files.interface import special_tokens
+from model_files.template_trial import try_template
 
 
 def chat_parameters(path: Path) -> dict[str, str]:
     """The chat template of the model at `path`, its special tokens, and the token that
-    `preprocessing` puts before every prompt; empty if the model brings no template.
+    `preprocessing` puts before every prompt; empty if the model brings no template that can be
+    used.
 
-    Files that cannot be read tell nothing here: the models that need them say what is wrong.
+    Files that cannot be read say nothing here: the models that need them say what is wrong.
     """
     try:
         files = model_files_of(path)
         source = files.chat_template()
-        if not source:
+        trial = try_template(files)
+        if not source or trial is None or trial.problem:
             return {}
         tokens = special_tokens(files.tokenizer_config())
         return {

@@ -1,0 +1,90 @@
+"""A chat template is tried in a process of its own before anything uses it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from gateway_models import directory
+
+from card.serving.requests.chat_parameters import chat_parameters
+from model_files import model_files_of, template_trial
+from model_files.cautions import cautions
+from model_files.template_trial import Trial, try_template
+
+CHATML = (
+    "{% for message in messages %}{{ '<' + message.role + '>' + message.content + eos_token }}\n"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+HANGS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+def tried(folder: Path, source: str) -> Trial:
+    trial = try_template(model_files_of(directory(folder, chat_template=source)))
+    assert trial is not None
+    return trial
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (HANGS, "it computes for more than 2 s"),
+        ("{{ 'a' * 1500000000 }}", "it takes more than 256 MiB of memory"),
+        ("{{ [messages] * 100000000 }}", "it takes more than 256 MiB of memory"),
+        (
+            "{% for i in range(99999) %}" + 40 * "a" + "{% endfor %}",
+            "it writes more than 1048576 characters",
+        ),
+        ("{% for", "it cannot be parsed: unexpected 'end of template'"),
+        ("{{ 1 | from_json }}", "it cannot be parsed: No filter named 'from_json'."),
+        ("{{ " + 3000 * "(" + 3000 * ")" + " }}", "it cannot be parsed: maximum recursion depth"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused_by_its_reason(
+    tmp_path: Path, source: str, problem: str
+) -> None:
+    trial = tried(tmp_path, source)
+    assert trial.problem.startswith(problem)
+    assert not trial.answer_end
+    assert chat_parameters(tmp_path) == {}
+    (caution,) = cautions(model_files_of(tmp_path))
+    assert str(tmp_path) in caution
+    assert trial.problem in caution
+
+
+def test_a_template_that_refuses_a_chat_can_be_used_by_others(tmp_path: Path) -> None:
+    trial = tried(tmp_path, "{{ tools | length }}{{ messages[0].content }}")
+    assert trial.problem == ""
+    assert "has no len()" in trial.refusal
+    assert chat_parameters(tmp_path)["chat_template"]
+
+
+def test_a_models_own_template_passes_and_shows_how_it_ends_an_answer(tmp_path: Path) -> None:
+    assert tried(tmp_path, CHATML) == Trial(answer_end="</s>\n")
+    assert cautions(model_files_of(tmp_path)) == []
+
+
+def test_a_process_tries_a_template_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tried(tmp_path, "{{ messages }} once")
+    monkeypatch.setattr(template_trial.subprocess, "run", pytest.fail)
+    assert tried(tmp_path, "{{ messages }} once") is first
+
+
+def test_a_trial_needs_no_interpreter_in_sys_executable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton's stub has none there."""
+    monkeypatch.setattr(sys, "executable", "/nonexistent")
+    assert tried(tmp_path, "{{ messages }} in a stub").problem == ""
+
+
+def test_a_process_that_cannot_be_started_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", "/nonexistent")
+    assert "no process can be started" in tried(tmp_path, "{{ messages }} nowhere").problem
+
+
+def test_a_model_without_a_template_is_not_tried(tmp_path: Path) -> None:
+    assert try_template(model_files_of(directory(tmp_path))) is None
