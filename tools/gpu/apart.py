@@ -52,6 +52,7 @@ def run_apart(
     context = multiprocessing.get_context("spawn")
     results, results_in = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(phase, job, results_in, said))
+    said.touch()  # the phase may be over its time before its process begins
     started = time.monotonic()
     process.start()
     results_in.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, Field, model_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, SettingsConfigDict
 from pydantic_settings import PydanticBaseSettingsSource as Source
 
 from card.settings.limits import CacheSettings, LimitSettings
@@ -140,7 +140,13 @@ class Settings(BaseSettings):
         *_: Source,
         **__: Source,
     ) -> tuple[Source, ...]:
-        """Environment variables win over the arguments, which are the file's content."""
+        """Environment variables win over the arguments, which are the file's content, field by
+        field: also where an argument is a section that was made already."""
+        assert isinstance(init_settings, InitSettingsSource)
+        init_settings.init_kwargs = {
+            name: value.model_dump(exclude_unset=True) if isinstance(value, BaseModel) else value
+            for name, value in init_settings.init_kwargs.items()
+        }
         return env_settings, init_settings
 
     @property
