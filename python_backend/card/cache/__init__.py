@@ -1,11 +1,11 @@
-"""The candidate cache: a pool of slots in shared memory, and what is asked of a tree.
+"""The candidate cache: a pool of slots in shared memory, and the queries of a tree.
 
-`layout`        which bytes mean what, and which role alone writes them
+`layout`        the fields of the pool, and the one role that writes each
 `pool`          the shared file: `card` creates and locks it, the engines find it
 `header`        its first bytes, and the bells that wake the processes
-`home`          the private directory of the file, and the sweep of what is left over
-`request`       what a session decodes and how
-`slot`          what every role may read of a slot, and how `card` opens and closes it
+`home`          the private directory of the file, and the sweep of left-over pools
+`request`       the request of a session: prompt, limits, sampling, speculation
+`slot`          the view with which every role reads a slot; `card` opens and closes it
 `engine_slots`  how the target commits, the draft publishes trees, and devices send chains
 `tree`          validated snapshots of a tree, and the query
 `reports`       the target's steps and the likeliest ids, for requests that ask for them

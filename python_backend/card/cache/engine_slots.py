@@ -45,7 +45,7 @@ class DraftSlot(SlotView):
         parent: Integers,
         score: Reals,
     ) -> None:
-        """Publish a whole tree in the half that nobody reads, then flip."""
+        """Publish a whole tree in the half that no reader uses, then flip the halves."""
         record = self._record
         half = (record["flip"] + 1) & 1
         record.write("tree_session_id", half, [session_id])
@@ -54,7 +54,7 @@ class DraftSlot(SlotView):
         record.write("node_count", half, [len(token)])
         record.write("passes", half, [0])
         record.write("exhausted", half, [0])
-        # Whatever stood there: a count at its end would be the last that this slot ever had.
+        # A count that stands at its greatest value could never be raised again.
         record["flip"] = (record["flip"] + 1) & _MOST_FLIPS
 
     def append(
@@ -66,7 +66,7 @@ class DraftSlot(SlotView):
     ) -> None:
         """Add nodes to the published tree: records first, count last.
 
-        passes  made since this root; a target that waits goes by them
+        passes  that the draft made since this root; a waiting target counts them
         """
         record = self._record
         half = record["flip"] & 1
@@ -82,7 +82,7 @@ class DraftSlot(SlotView):
         record.write("node_score", at, score)
 
     def exhaust(self) -> None:
-        """Tell a target that waits that no node is added to this tree any more."""
+        """Tell a waiting target that the draft adds no more nodes to this tree."""
         record = self._record
         record.write("exhausted", record["flip"] & 1, [1])
 
@@ -92,7 +92,7 @@ class DraftSlot(SlotView):
         return int(record["verifying"]) if record["commit_session_id"] == session_id else 0
 
     def awaited(self, session_id: int) -> int:
-        """Passes below each commit for which the target waits; 0: it waits for none."""
+        """Draft passes below each commit for which the target waits; 0: it does not wait."""
         record = self._record
         return int(record["awaited"]) if record["commit_session_id"] == session_id else 0
 
@@ -105,14 +105,14 @@ class DraftSlot(SlotView):
             record["lost_layers"] += lost_layers
 
     def count_growth(self, layers: int, saved_rows: int) -> None:
-        """Account for nodes that were added to the tree."""
+        """Count nodes that the draft added to the tree."""
         if layers:
             self._record["layers"] += layers
         if saved_rows:
             self._record["saved_rows"] += saved_rows
 
     def count_time(self, *, runs: bool) -> None:
-        """Account for the time since the last call: the tree grew, or had nothing to grow."""
+        """Count the time since the last call as growing (`runs`) or as idle."""
         self._stopwatch.look(runs)
 
     def reset_counters(self) -> None:
@@ -122,10 +122,10 @@ class DraftSlot(SlotView):
 
 
 class DraftProgress(NamedTuple):
-    """How far the draft got below one root.
+    """The draft's progress below one root.
 
-    passes     it made
-    exhausted  it adds nothing more before the next commit
+    passes     that the draft made
+    exhausted  the draft adds no more nodes before the next commit
     """
 
     passes: int = 0
@@ -144,13 +144,13 @@ class TargetSlot(SlotView):
         self._stopwatch = Stopwatch(record, "target_running_ns", "target_waiting_ns")
 
     def adopt(self, session_id: int) -> int:
-        """Take the session over and return how many tokens are committed already.
+        """Take the session over and return the number of committed tokens.
 
-        A fresh session starts at 0; one that a killed target left behind goes on where its
-        commits end, and its counters with it.
+        A fresh session starts at 0. A session of a killed target continues behind its last commit
+        and keeps its counters.
         """
         record = self._record
-        # Whoever stopped the draft is gone, and the draft must not take it for this session's.
+        # The target that stopped the draft is gone; its order must not hold for this session.
         record["stopped_until"] = 0
         record["verifying"] = 0
         record["awaited"] = 0
@@ -177,7 +177,7 @@ class TargetSlot(SlotView):
     ) -> None:
         """Append tokens to the output: records first, then the finish, the count last.
 
-        likeliest  of every token, if the request asks for any
+        likeliest  the likeliest ids at every token, if the request asks for them
         """
         record = self._record
         start = record["committed"]
@@ -207,16 +207,16 @@ class TargetSlot(SlotView):
         words[:] = packed(found, len(words))
 
     def stop_draft_until(self, length: int) -> None:
-        """Candidates are not wanted below this length of prompt and output."""
+        """Tell the draft to make no candidates below this length of prompt and output."""
         self._record["stopped_until"] = length
 
     def await_draft(self, passes: int) -> None:
-        """Wait, below each commit, for so many passes of the draft, which makes no more; 0: wait
-        for none."""
+        """Announce that the target waits for `passes` draft passes below each commit. The draft
+        makes no more than these. 0: the target does not wait."""
         self._record["awaited"] = passes
 
     def fail(self, finish: Finish = Finish.FAILED) -> None:
-        """Give the session up; `card` tells the client."""
+        """End the session with an error, which `card` reports to the client."""
         self._record["finish_length"] = self._record["committed"]
         self._record["finish"] = finish
         self._bell.ring()
@@ -224,9 +224,9 @@ class TargetSlot(SlotView):
     def count_step(
         self, committed: int, accepted: int, drafted: int, *, rejected: bool, foreign: int = 0
     ) -> None:
-        """Account for one pass: tokens committed, candidates accepted, candidates verified, whether
-        a token of the target's own took the place of candidates, and how many of the accepted were
-        not its choice."""
+        """Count one pass: tokens committed, candidates accepted, candidates verified, whether the
+        target's own token replaced candidates, and how many accepted candidates the target would
+        not have chosen."""
         record = self._record
         record["steps"] += 1
         if drafted:
@@ -244,18 +244,18 @@ class TargetSlot(SlotView):
         record.words("tokens_per_step")[min(committed, MAX_ROWS)] += 1
 
     def count_reuse(self, tokens: int) -> None:
-        """Account for the beginning of a text, of which so many tokens need not be read."""
+        """Count prompt tokens whose KV was reused."""
         record = self._record
         record["reuses"] += tokens > 0
         record["reused_tokens"] += tokens
 
     @property
     def is_traced(self) -> bool:
-        """Whether somebody wants to follow the session's steps."""
+        """Whether the request asks for the session's steps."""
         return bool(self._record["trace"])
 
     def trace(self, step: Step) -> None:
-        """Tell of a step whose tokens are committed next."""
+        """Report a step, before the commit of its tokens."""
         behind, now_ns = self._record["committed"], time.monotonic_ns()
         write_step(self._record, replace(step, behind=behind, committed_ns=now_ns))
 
@@ -265,7 +265,7 @@ class TargetSlot(SlotView):
         record["hits" if hit else "misses"] += 1
 
     def count_time(self, *, runs: bool) -> None:
-        """Account for the time since the last call: the session ran, or waited for the draft."""
+        """Count the time since the last call as running (`runs`) or as waiting for the draft."""
         self._stopwatch.look(runs)
 
     def release(self, session_id: int) -> None:
@@ -276,11 +276,10 @@ class TargetSlot(SlotView):
     def draft_progress(
         self, session_id: int, root_length: int, *, remote: bool = False
     ) -> DraftProgress:
-        """What the draft did since its tree's root is at `root_length` tokens; nothing where the
+        """The draft's progress since it put its tree's root at `root_length` tokens; none if the
         root is elsewhere.
 
-        remote  a device drafts for the session: it sends what it wants verified, so nothing is to
-                be waited for once its chain stands there
+        remote  a device drafts for the session; the target waits only until its chain arrives
         """
         record = self._record
         if remote:
@@ -294,12 +293,12 @@ class TargetSlot(SlotView):
         return DraftProgress(record.words("passes")[half], bool(record.words("exhausted")[half]))
 
     def verify(self, candidates: int) -> None:
-        """Tell the draft that so many candidates are in the pass under way; 0: none is."""
+        """Tell the draft the number of candidates in the pass under way; 0: there are none."""
         self._record["verifying"] = candidates
 
 
 class RemoteSlot(SlotView):
-    """The view of whoever takes what devices draft: publishes chains."""
+    """The view of `RemoteDrafts`: publishes the chains that devices send."""
 
     @property
     def prompt_length(self) -> int:
@@ -307,5 +306,5 @@ class RemoteSlot(SlotView):
         return int(self._record["prompt_length"])
 
     def publish(self, session_id: int, root_length: int, tokens: Sequence[int]) -> None:
-        """Put a chain in the place of the one before; see `write_chain`."""
+        """Replace the session's chain; see `write_chain`."""
         write_chain(self._record, session_id, root_length, tokens)

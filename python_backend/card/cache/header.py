@@ -2,9 +2,9 @@
 
 The header holds the session ids, the heartbeats, and what engines and `preprocessing` count.
 
-A bell is a futex on a word of the pool. A process that waits passes the word's value as it last saw
-it, and the kernel lets it sleep only while that value still holds. So no ring is lost between a
-look and a wait.
+A bell is a futex on a word of the pool. A waiting process passes the word's value as it last saw
+it. The kernel lets the process sleep only while the word has that value. So no ring is lost between
+a look and a wait.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Header:
     # --- epoch, session ids, key --------------------------------------------------------------
 
     def begin_epoch(self) -> None:
-        """Of a `card` that takes the pool over; nothing has been heard of it yet."""
+        """Raise the epoch for a `card` that takes the pool over, and clear its heartbeat."""
         header = self.header
         header["epoch"] += 1
         header["card_pid"] = 0
@@ -55,7 +55,7 @@ class Header:
     def new_session_id(self) -> int:
         """A session id never used before; higher epochs give higher numbers. `card` only.
 
-        Strides are random, so that nobody can name a session that is not theirs.
+        Strides are random, so that a client cannot guess the id of another client's session.
         """
         header = self.header
         session_id = int(header["next_session_id"])
@@ -78,9 +78,10 @@ class Header:
     # --- heartbeats ---------------------------------------------------------------------------
 
     def beat(self, process: str, state: EngineState | None = None) -> None:
-        """Tell that `process` (this one, of `BEATING`) lives, and what it does if it is an engine.
+        """Store a heartbeat of `process` (this one, of `BEATING`) and, for an engine, its state.
 
-        Its id comes last: who reads it reads no time of its predecessor.
+        The process id is stored last, so that a reader of the id never reads the time of the
+        process before.
         """
         _check_beating(process)
         header = self.header
@@ -90,7 +91,7 @@ class Header:
         header[f"{process}_pid"] = os.getpid()
 
     def pid(self, process: str) -> int:
-        """Whose beats these are; 0 before the first."""
+        """Process id of the process that beats; 0 before the first heartbeat."""
         _check_beating(process)
         return int(self.header[f"{process}_pid"])
 
@@ -103,19 +104,19 @@ class Header:
     # --- engines ------------------------------------------------------------------------------
 
     def engine_state(self, engine: str) -> EngineState:
-        """What `engine` says of itself; what is no state at all is none that helps anybody."""
+        """The state that `engine` reports; an unknown value counts as `EngineState.ABSENT`."""
         try:
             return EngineState(self.header[f"{engine}_state"])
         except ValueError:
             return EngineState.ABSENT
 
     def is_alive(self, engine: str, timeout_s: float) -> bool:
-        """Whether `engine` is attached and was heard within `timeout_s`."""
+        """Whether `engine` is attached and beat within `timeout_s`."""
         attached = self.header[f"{engine}_state"] == EngineState.ATTACHED
         return attached and self.silence_s(engine) <= timeout_s
 
     def stop_draft(self, *, stopped: bool) -> None:
-        """Whether the draft leaves all sessions of CARD alone for now; the target's word."""
+        """Stop or restart drafting for all sessions of pacing CARD; only the target calls it."""
         self.header["draft_stopped"] = stopped
 
     @property
@@ -124,15 +125,15 @@ class Header:
 
     @property
     def draft_pass_ms(self) -> float:
-        """What a pass of the draft takes while nobody else computes; 0: it has not said."""
+        """Time of a draft pass while the target does not compute, in ms; 0: not reported yet."""
         return float(self.header["draft_pass_ms"])
 
     def tell_draft_pass(self, ms: float) -> None:
-        """The draft's word on that."""
+        """Store that time; only the draft calls it."""
         self.header["draft_pass_ms"] = ms
 
     def count_pass(self) -> None:
-        """The target made one more pass."""
+        """Count one pass of the target."""
         self.header["target_passes"] += 1
 
     @property
@@ -170,7 +171,7 @@ _FUTEX_WAIT = 0
 _FUTEX_WAKE = 1
 _EVERYBODY = 2**31 - 1
 WITHOUT_FUTEX_S = 0.004
-"""How long nobody looks where the kernel (or a sandbox) has no futex for us."""
+"""Seconds between two looks where the kernel (or a sandbox) offers no futex."""
 
 _libc = ctypes.CDLL(None, use_errno=True)  # its calls let other threads run meanwhile
 
@@ -185,8 +186,9 @@ class _Timespec(ctypes.Structure):
 class Bell:
     """One word of the pool's header.
 
-    Of two processes that ring in the same instant (`card` and the target, TensorRT-LLM's worker and
-    its Triton process) one may not be counted; whoever waits looks again after a while in any case.
+    If two processes ring in the same instant (`card` and the target, TensorRT-LLM's worker and its
+    Triton process), one ring may be lost. Every waiting process therefore looks again after its
+    timeout.
 
     word   one of int64, in the shared mapping; the kernel looks at its lower half
     futex  the kernel's call
@@ -199,11 +201,11 @@ class Bell:
 
     @property
     def rings(self) -> int:
-        """How often it rang; read before looking at what it tells of."""
+        """Number of rings so far; read it before looking at what the bell announces."""
         return int(self._word[0])
 
     def ring(self) -> None:
-        """Wake everybody who waits."""
+        """Wake every waiting process."""
         self._word[0] += 1
         self._futex(self._address, _FUTEX_WAKE, _EVERYBODY, None)
 

@@ -1,4 +1,4 @@
-"""Where pools lie: a directory of its own for each server, which nobody but this user may enter."""
+"""The directories of pools: one for each server, which only this user may enter."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def home_of(directory: Path, server_pid: int) -> Path:
 
 
 def is_private(directory: Path) -> bool:
-    """Whether this is a directory of ours that nobody else may enter, and no link to one: where
-    everybody may write, as in /dev/shm, anybody may have made it under any name."""
+    """Whether this is a directory (no link) that this user owns and no other user may enter. In a
+    folder such as /dev/shm, where every user may write, another user may have made it."""
     try:
         found = directory.lstat()
     except FileNotFoundError:
@@ -40,12 +40,12 @@ def check_named(path: Path, descriptor: int) -> None:
 
 
 def sweep_pools(directory: Path) -> list[Path]:
-    """Remove this user's pools that nobody locks; returns the directories removed."""
+    """Remove this user's pools that no process locks; returns the removed directories."""
     removed = []
     for home in filter(is_private, directory.glob(f"{_PREFIX}{os.getuid()}-*")):
         for path in home.glob("*pool-*"):
             _remove_unlocked(path)
-        with contextlib.suppress(OSError):  # not empty: somebody's; gone: swept by another
+        with contextlib.suppress(OSError):  # not empty: in use; gone: another process swept it
             home.rmdir()
             removed.append(home)
     return removed

@@ -1,11 +1,11 @@
-"""Which bytes of the pool mean what.
+"""The layout of the pool: its fields and their writers.
 
 Every field is an aligned 8-byte word, so a load or store is never torn. Fields are grouped by
 their one writer (a bell alone has several) and each group starts a new cache line, so no writer
 slows another down.
 
 The protocol is validate, don't lock: a writer stores the record first and its count (or flag)
-last; a reader loads the count first. That leans on x86-64, whose stores become visible in program
+last; a reader loads the count first. This needs x86-64, where stores become visible in program
 order; `Pool` refuses to work elsewhere.
 """
 
@@ -21,7 +21,7 @@ WORD_BYTES = 8
 MAGIC = 0x31_44_52_41_43_00_00_11  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
-"""Processes that tell by a heartbeat that they live."""
+"""Processes that write heartbeats."""
 MAX_ROWS = 64
 """Most rows of one target pass; bounds the tokens-per-step histogram."""
 TARGET_COUNTERS = (
@@ -48,26 +48,26 @@ DRAFT_COUNTERS = (
     "draft_running_ns",
     "draft_idle_ns",
 )
-"""Of one session, from 0 when its engine takes it up; `card` exports them."""
+"""Counters of one session, 0 when its engine takes it up; `card` exports them."""
 STEPS_KEPT = 64
-"""Latest steps of a session that `card` can read, where a request wants to follow them."""
+"""Latest steps of a session that `card` can read, if its request asks for steps."""
 STEP_NUMBERS = 7
-"""Whole numbers that a step is told by, see `card.cache.reports`."""
+"""Words of one reported step, see `card.cache.reports`."""
 MAX_END_IDS = 64
-"""Ids that may end one text: the model's own, and what its request adds."""
+"""Most ids that may end one text: the model's own and those of its request."""
 MAX_REFUSALS = 16
-"""Reasons that `preprocessing` can count apart."""
+"""Most refusal reasons that `preprocessing` counts separately."""
 CHOICES = ("pacing", "drafter", "growth", "acceptance")
 """How a session speculates: registry keys of `card.speculation`, in ASCII, filled up with zeros."""
 CHOICE_BYTES = 24
 LONGEST_CHAIN = MAX_ROWS
-"""Candidates of a remote draft: a pass verifies no more."""
+"""Most candidates of a remote draft: a pass verifies no more."""
 DIGEST_WORDS = 4
-"""Of a SHA-256, the only form in which keys stand in the pool."""
+"""Words of a SHA-256 digest, the only form in which the pool holds keys."""
 SALT_BYTES = 16
-"""Of what keeps apart what requests leave to each other."""
+"""Bytes of a salt, which separates the KV and n-grams that requests share."""
 NO_SALT = bytes(SALT_BYTES)
-"""Of requests that name none."""
+"""The salt of requests that name none."""
 
 Word = type[np.int64] | type[np.uint64] | type[np.float64]
 Field = tuple[str, Word] | tuple[str, Word, tuple[int, ...]]
@@ -95,7 +95,7 @@ class Finish(IntEnum):
 
 
 class EngineState(IntEnum):
-    """Life of an engine process as it reports it."""
+    """State of an engine process, as the process reports it."""
 
     ABSENT = 0
     LOADED = 1
@@ -107,8 +107,8 @@ class Geometry:
     """Sizes that fix the layout; a pool of another geometry is never reopened.
 
     queue       requests that may wait for a slot
-    guide       bytes of what guides a text
-    logit_bias  ids whose logits a request may change
+    guide       most bytes of a text's guide
+    logit_bias  ids that a request may bias
     likeliest   likeliest ids that a request may ask for at each position
     """
 
@@ -125,7 +125,7 @@ class Geometry:
 
     @property
     def places(self) -> int:
-        """Of requests: every slot's, by its index, and behind them those in the queue."""
+        """Places of requests: one for every slot, by its index, then one for each in the queue."""
         return self.slots + self.queue
 
     def words(self) -> tuple[int, ...]:
@@ -133,12 +133,12 @@ class Geometry:
 
 
 def whole_lines(size: int) -> int:
-    """Bytes of the cache lines that so many bytes begin."""
+    """`size` in bytes, rounded up to whole cache lines."""
     return -(-size // CACHE_LINE) * CACHE_LINE
 
 
 def _lines(*groups: list[Field]) -> np.dtype[np.void]:
-    """A structured dtype whose groups each start on a cache line."""
+    """A structured dtype in which each group starts on a cache line."""
     names: list[str] = []
     formats: list[object] = []
     offsets: list[int] = []

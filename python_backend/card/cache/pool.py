@@ -3,9 +3,9 @@
 The file lies in a 0700 directory named after the Triton server's process id, under an unguessable
 name, and `card` holds a lock on it for as long as it lives. A file without a lock is left over from
 a server that died; the next start sweeps it. A sweep removes a file only while it holds that file's
-lock, and a directory only when it is empty. So a process that makes a pool need only look, once it
-has the lock, whether its file still has a name. The file is opened with plain `open` and `mmap`,
-because Python's own shared memory is unlinked by the first process that exits.
+lock, and a directory only when it is empty. So a process that makes a pool takes the lock and then
+checks that its file still has a name. `Pool` uses plain `open` and `mmap`, because the first
+process that exits unlinks Python's own shared memory.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from card.cache.request import Record, SlotRequest, digest_words
 from card.cache.slot import CardSlot
 
 _ATTEMPTS = 100
-"""Sweeps that may come between the steps of making one pool."""
+"""Attempts to make one pool; each fails only if a sweep of another server interrupts it."""
 
 
 class PoolError(RuntimeError):
@@ -48,17 +48,17 @@ class PoolError(RuntimeError):
 
 
 class Pool(Header):
-    """The mapped file. `Pool.create` is for `card`; everybody else opens it.
+    """The mapped file. `card` calls `Pool.create`; every other process calls `Pool.open`.
 
     Attributes:
         path: the file.
         geometry: sizes of its slots.
-        header: its first fields (see `layout.header_dtype`); `Header` tells what they say.
-        slot_bell: rung by `card` whenever it opened or closed a slot, or took the pool over, and by
-            the target when it wants candidates of a draft that it had stopped.
-        commit_bell: rung by the target when a session begins, ends, or is let go.
-        abandoned: [places] int64: session id of the request whose client left; written by the
-            model that answers that client, `postprocessing` or one of those that answer once.
+        header: its first fields (see `layout.header_dtype`); `Header` reads and writes them.
+        slot_bell: `card` rings it when it opens or closes a slot or takes the pool over, the
+            target when it restarts a draft that it had stopped.
+        commit_bell: the target rings it when a session begins, ends or is released.
+        abandoned: [places] int64: session id of a request that its client cancelled; written by
+            the model that answers that client: `postprocessing` or a unary model.
         slots: [slots] structured array (see `layout.slot_dtype`).
     """
 
@@ -79,7 +79,7 @@ class Pool(Header):
 
     @classmethod
     def create(cls, directory: Path, server_pid: int, geometry: Geometry) -> Pool:
-        """Create the server's pool, or reopen the one that a `card` before us left.
+        """Create the server's pool, or reopen the pool of an earlier `card`.
 
         A reopened pool gets a higher epoch and all its slots are closed. Raises `PoolError` when
         another `card` holds it, the directory is unusable or too small, or the machine's stores
@@ -105,7 +105,7 @@ class Pool(Header):
 
     @classmethod
     def _unswept(cls, home: Path, geometry: Geometry) -> Pool:
-        """A pool in `home`, made again if another server's sweep took it from under our hands."""
+        """A pool in `home`, made again if another server's sweep removed it meanwhile."""
         for _ in range(_ATTEMPTS - 1):
             with contextlib.suppress(FileNotFoundError):
                 return cls._made(home, geometry)
@@ -117,7 +117,7 @@ class Pool(Header):
             home.mkdir(mode=0o700)
         if not is_private(home):
             home.lstat()  # raises what is caught above if it was swept just then
-            raise PermissionError(errno.EPERM, "somebody else could read what is in it", str(home))
+            raise PermissionError(errno.EPERM, "another user can read this directory", str(home))
         return cls._reopen(home, geometry) or cls._create(home, geometry)
 
     @classmethod
@@ -127,7 +127,7 @@ class Pool(Header):
         path = home / f"pool-{secrets.token_hex(16)}"
         draft = path.with_name(f".{path.name}")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        # Nobody but a sweep, which holds it for a moment, can have the lock of a new file.
+        # Only a sweep can hold the lock of a new file, and only for a moment.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         check_named(draft, descriptor)
         try:
@@ -232,7 +232,7 @@ class Pool(Header):
         return RemoteSlot(Record(self.slots, index), index)
 
     def drafted_by(self, digest: bytes) -> int | None:
-        """Index of the slot whose open session has the draft key of this digest; None: none has."""
+        """Index of the slot with an open session of this draft key's digest; None: none has it."""
         is_it = (self.slots["draft_key_digest"] == digest_words(digest)).all(axis=1)
         found = (is_it & (self.states == SlotState.OPEN)).nonzero()[0]
         return int(found[0]) if found.size else None
@@ -261,7 +261,7 @@ class SlotWatch:
         self._seen = b""
 
     def look(self) -> bool:
-        """Look at all slots; whether any changed since the last look (at the first look: yes)."""
+        """Read all slots; returns whether any changed since the last look (first look: True)."""
         before = self._seen
         self._seen = self._looked_at.tobytes()
         return before != self._seen
@@ -269,8 +269,8 @@ class SlotWatch:
     def opened(
         self, slots: Sequence[View], known: Container[int]
     ) -> Iterator[tuple[View, int, SlotRequest]]:
-        """Slot, session id and request of every open slot whose index is not `known` yet; one that
-        cannot be read yet is looked at again next time."""
+        """Slot, session id and request of every open slot with an index not in `known`. A slot
+        that cannot be read yet is read again next time."""
         for index in (self._states == SlotState.OPEN).nonzero()[0].tolist():
             if index in known:
                 continue
@@ -283,5 +283,5 @@ class SlotWatch:
             yield slot, session_id, request
 
     def forget(self) -> None:
-        """Look again next time: something could not be read yet."""
+        """Make the next `look` return True, because a slot could not be read yet."""
         self._seen = b""

@@ -1,8 +1,8 @@
-"""What the target reports beside tokens: its steps, and the likeliest ids of a position.
+"""The target's reports beside tokens: its steps, and the likeliest ids of a position.
 
-The target writes a step before it commits the step's tokens; `card` reads the latest ones. A new
-step overwrites the oldest: a reader that looks too seldom misses some. A likeliest id takes one
-word: the id above, the log-probability below.
+The target writes a step before it commits the step's tokens; `card` reads the latest steps. A new
+step overwrites the oldest, so a slow reader misses some. A likeliest id takes one word: the id in
+the upper half, the log-probability in the lower half.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ def unpacked(words: NDArray[np.int64]) -> list[tuple[int, float]]:
 class Step:
     """One pass of the target over one session.
 
-    candidates    what it verified
-    drafted       the first so many come from the draft's tree, the others are n-grams
-    accepted      the first so many of the tokens that it committed were candidates
+    candidates    the tokens that it verified
+    drafted       number of the first candidates that come from the draft's tree; the others are
+                  n-grams
+    accepted      number of the first committed tokens that were candidates
     committed     tokens that it committed
-    behind        tokens of the output before it
-    queried_ns    when the candidates were asked for, on the monotonic clock
-    committed_ns  when the tokens were committed
+    behind        number of output tokens before this step
+    queried_ns    time of the query, on the monotonic clock
+    committed_ns  time of the commit, on the monotonic clock
     """
 
     candidates: Candidates
@@ -60,7 +61,7 @@ class Step:
 
 
 def write_step(record: Record, step: Step) -> None:
-    """Keep a step: the record first, the count last."""
+    """Store a step: the record first, the count last."""
     number = record["steps_written"]
     place = number % STEPS_KEPT
     tokens, parents = step.candidates.tokens[:MAX_ROWS], step.candidates.parents[:MAX_ROWS]
@@ -83,7 +84,7 @@ def read_steps(record: Record, first: int) -> tuple[list[Step], int]:
     written = int(record["steps_written"])
     oldest = max(first, written - STEPS_KEPT + 1)
     found = [_read(record, number % STEPS_KEPT) for number in range(oldest, written)]
-    # The target may meanwhile have begun to overwrite those that were read first.
+    # The target may have overwritten the first of these while they were read.
     lost = int(record["steps_written"]) - STEPS_KEPT + 1 - oldest
     return found[max(lost, 0) :], written
 

@@ -1,4 +1,4 @@
-"""What a session decodes and how, and the fields of a slot that carry it."""
+"""The request of a session, and the fields of a slot that hold it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from card.constraints import GUIDE_TYPES, Guide
 from card.sampling import SamplingParameters
 
 _FORMATS: Final = {"i": "q", "u": "Q", "f": "d"}
-"""What a memoryview calls the words of a NumPy kind."""
+"""Format of a memoryview's words, by NumPy kind."""
 
 
 class Record:
-    """The fields of one slot, or of the header, by name: single words as numbers, everything else
-    as live arrays, or as words one behind the other.
+    """The fields of one slot, or of the header, by name: a single word as a number, other fields
+    as live arrays or as a flat sequence of words.
 
-    Words go through memoryviews, which load or store all eight bytes at once like NumPy's records
-    and take a third of their time.
+    Memoryviews load or store all eight bytes of a word at once, like NumPy's records, in a third
+    of the time.
 
     records  [records] of `layout.slot_dtype` or `layout.header_dtype`
     """
@@ -53,16 +53,16 @@ class Record:
         self._words[name][0] = value
 
     def words(self, name: str) -> memoryview[Any]:
-        """The memory of a field, however many dimensions it has."""
+        """The flat memory of a field of any number of dimensions."""
         return self._fields[name]
 
     def read(self, name: str, at: int, count: int) -> list[Any]:
-        """Copy so many words of a field from number `at` on."""
+        """Copy `count` words of a field, from word `at` on."""
         found: list[Any] = self._fields[name][at : at + count].tolist()
         return found
 
     def write(self, name: str, at: int, values: Sequence[float] | NDArray[Any]) -> None:
-        """Store words of a field from number `at` on. Raises `ValueError` if it has fewer."""
+        """Store words of a field, from word `at` on. Raises `ValueError` if it is shorter."""
         field = self._fields[name]
         field[at : at + len(values)] = array(field.format, values)
 
@@ -78,40 +78,40 @@ _NUMBERS = (
     "min_tokens",
     "seed",
 )
-"""Sampling parameters that are one word of the slot, of the same name."""
+"""Sampling parameters that the slot holds in one word of the same name."""
 _COUNTS = ("max_tokens", "num_draft_tokens", "likeliest")
 _FLAGS = ("log_probabilities", "prompt_log_probabilities", "proposes", "reuses_kv", "trace")
-"""Of the request, likewise."""
+"""Flags of the request that the slot holds in one word of the same name."""
 
 _NO_PREDICTION = np.zeros(0, np.int64)
 
 ANY = "auto"
-"""In the place of a drafter's or growth rule's key: whichever the draft's process takes."""
+"""Key of a drafter or growth rule that leaves the choice to the draft's process."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotRequest:
-    """What a session decodes and how.
+    """The request of a session.
 
     prompt      [tokens] int64
     max_tokens  output limit
     pacing, drafter, growth, acceptance  registry keys of `card.speculation`; drafter and growth
-                       may be any
+                       may also be `ANY`
     num_draft_tokens   γ: draft passes before a verification in draft-then-verify, length of
                        PEARL's rounds
-    log_probabilities  whether the target is to report them
-    likeliest          how many of the likeliest ids it is to report at each position of the output,
-                       and of the prompt if that is scored
-    prompt_log_probabilities  whether it is to report those of the prompt's tokens
-    guide       what the text must be; None: anything
-    proposes    whether the target may add candidates by itself
-    reuses_kv   whether the engines may begin behind text that is kept, and keep this text
-    salt        [SALT_BYTES] only texts with the same one share KV and n-grams; `NO_SALT` shares KV
-                alone
-    trace       whether the target is to tell of each step
+    log_probabilities  whether the target reports log-probabilities of output tokens
+    likeliest          number of likeliest ids that the target reports at each position of the
+                       output, and of the prompt if it scores the prompt
+    prompt_log_probabilities  whether the target reports those of the prompt's tokens
+    guide       grammar or schema of the text; None: the text is free
+    proposes    whether the target may add n-gram candidates
+    reuses_kv   whether the engines may reuse kept KV for this text, and keep its KV
+    salt        [SALT_BYTES] only texts of equal salt share KV and n-grams; texts of `NO_SALT` share
+                KV alone
+    trace       whether the target reports each step
     draft_key_digest  SHA-256 of the key with which a device sends candidates (see `digest_of`);
                       None: the draft's process makes them
-    prediction  [tokens] int64, what the output may well be
+    prediction  [tokens] int64, the likely output, a source of n-grams
     """
 
     prompt: NDArray[np.int64]
@@ -135,24 +135,24 @@ class SlotRequest:
 
     @property
     def is_remote(self) -> bool:
-        """Whether candidates come from a device, and nothing here computes them."""
+        """Whether a device sends the candidates, so that the draft computes none."""
         return self.draft_key_digest is not None
 
 
 def digest_of(key: str) -> bytes:
-    """What of a key stands in the pool."""
+    """SHA-256 of a key; the pool never holds the key itself."""
     return hashlib.sha256(key.encode()).digest()
 
 
 def digest_words(digest: bytes) -> NDArray[np.int64]:
-    """A digest as it stands in the pool, [DIGEST_WORDS] int64."""
+    """A digest as the pool's words, [DIGEST_WORDS] int64."""
     return np.frombuffer(digest, np.int64)
 
 
 def choice_words(key: str) -> NDArray[np.int64]:
-    """A registry key as it stands in a slot, [CHOICE_BYTES / 8] int64.
+    """A registry key as a slot's words, [CHOICE_BYTES / 8] int64.
 
-    Raises ValueError for a key that does not fit.
+    Raises ValueError if the key is too long.
     """
     name = key.encode("ascii")
     if len(name) > CHOICE_BYTES:
@@ -161,12 +161,12 @@ def choice_words(key: str) -> NDArray[np.int64]:
 
 
 def _choice(words: NDArray[np.int64]) -> str:
-    """Raises ValueError (UnicodeDecodeError) for what is no key."""
+    """The registry key in these words. Raises ValueError (UnicodeDecodeError) if there is none."""
     return words.tobytes().rstrip(b"\0").decode("ascii")
 
 
 def write_request(record: Record, request: SlotRequest) -> None:
-    """Fill the fields; they count once the slot is open."""
+    """Fill the fields; readers use them only while the slot is open."""
     record["prompt_length"] = len(request.prompt)
     record["prompt"][: len(request.prompt)] = request.prompt
     for name in CHOICES:
@@ -190,14 +190,14 @@ def write_request(record: Record, request: SlotRequest) -> None:
     record["bad_word_lengths"][: len(lengths)] = lengths
     record["bad_word_tokens"][: sum(lengths)] = [t for word in parameters.bad_words for t in word]
     _write_guide(record, request.guide)
-    # Always written: nobody may hold the key of the session that was here before.
+    # Always written, so that the key of the slot's session before never stays valid.
     record["draft_key_digest"][:] = (
         _NO_KEY if request.draft_key_digest is None else digest_words(request.draft_key_digest)
     )
 
 
 def read_request(record: Record) -> SlotRequest:
-    """Raises ValueError if the fields make no request, as while another is being written."""
+    """The request in the fields. Raises ValueError if they hold none, as during a write."""
     lengths = record["bad_word_lengths"][: record["bad_word_count"]].tolist()
     tokens = record["bad_word_tokens"].tolist()
     words, at = [], 0
@@ -232,7 +232,7 @@ def _logit_bias(record: Record) -> tuple[tuple[int, float], ...]:
 
 
 _NO_KEY = np.zeros(DIGEST_WORDS, np.int64)
-"""In the place of a digest; no key has this one that anybody could find."""
+"""Stands for "no digest"; finding a key with this SHA-256 is infeasible."""
 
 
 def _read_key_digest(record: Record) -> bytes | None:
@@ -256,6 +256,6 @@ def _read_guide(record: Record) -> Guide | None:
     if kind == _NO_GUIDE:
         return None
     if not 0 <= kind < len(GUIDE_TYPES):
-        raise ValueError(f"no kind of guide has the number {kind}")
+        raise ValueError(f"guide type {kind} is unknown; allowed: 0 to {len(GUIDE_TYPES) - 1}")
     text = record["guide"].tobytes()[: record["guide_length"]]
     return Guide(GUIDE_TYPES[kind], text.decode())

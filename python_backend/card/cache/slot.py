@@ -1,6 +1,6 @@
-"""A slot as every role may read it, and as `card` opens and closes it.
+"""The view with which every role reads a slot, and the view with which `card` opens and closes it.
 
-A role's view has no method for what the role must not write.
+A role's view has no method for fields that the role must not write.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _READ_ATTEMPTS = 3
 
 
 class SlotView:
-    """What every role may read."""
+    """The part of a slot that every role may read."""
 
     def __init__(self, record: Record, index: int) -> None:
         self._record = record
@@ -38,7 +38,7 @@ class SlotView:
         return int(self._record["session_id"])
 
     def is_open(self, session_id: int) -> bool:
-        """Whether the session of `session_id` is still wanted."""
+        """Whether the slot is open for the session of `session_id`."""
         record = self._record
         return bool(record["state"] == SlotState.OPEN and record["session_id"] == session_id)
 
@@ -47,8 +47,8 @@ class SlotView:
         return read_request(self._record)
 
     def opened(self) -> tuple[int, SlotRequest] | None:
-        """Session id and request of an open slot; None if it is not open, or was closed and
-        opened anew while it was read (a torn request may not even be one)."""
+        """Session id and request of an open slot; None if the slot is not open, or changed while
+        it was read."""
         session_id = self.session_id
         if not self.is_open(session_id):
             return None
@@ -71,18 +71,18 @@ class SlotView:
         return tokens
 
     def finish(self, session_id: int) -> Finish:
-        """Why the target stopped; it counts only together with the last of the tokens."""
+        """Why the target stopped; valid only once the last token is committed."""
         record = self._record
         if record["commit_session_id"] != session_id:
             return Finish.RUNNING
         if record["committed"] != record["finish_length"]:
-            return Finish.RUNNING  # being committed, or a target was killed just there
+            return Finish.RUNNING  # a commit is under way, or a kill interrupted it
         return Finish(record["finish"])
 
     def tree(self, session_id: int, vocabulary: int, *, remote: bool = False) -> Tree | None:
         """A validated snapshot of the draft's tree for `session_id`, or None.
 
-        remote  a device drafts for the session: its chain is the tree
+        remote  a device drafts for the session; its chain is returned as the tree
         """
         record = self._record
         if remote:
@@ -114,13 +114,13 @@ class Stopwatch:
         self.restart()
 
     def restart(self) -> None:
-        """Another session: the time until its first look is nobody's."""
+        """Begin another session; the time until its first look is not counted."""
         self._spent_ns = [int(self._record[name]) for name in self._counters]
         self._looked_ns: int | None = None
         self._runs = False
 
     def look(self, runs: bool) -> None:
-        """The time since the last look counts for what was seen then."""
+        """Add the time since the last look to the counter of the state seen at that look."""
         now_ns = time.perf_counter_ns()
         if self._looked_ns is not None:
             self._spent_ns[self._runs] += now_ns - self._looked_ns
@@ -130,15 +130,15 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class SlotCounters:
-    """What happened to one session so far; `tokens_per_step` is a histogram over 0..MAX_ROWS.
+    """Counters of one session; `tokens_per_step` is a histogram over 0..MAX_ROWS.
 
     drafts       steps that verified candidates
     foreign      accepted candidates that the target would not have chosen
-    layers       of candidates that the draft added to its trees, and lost_layers: of these, those
-                 that commits removed without making one of them text
-    saved_rows   of draft passes, because nodes share what is below them
-    accepted_at  [MAX_ROWS] int64, candidates accepted by their place behind the committed text
-    reused_tokens  of the prompt, whose KV the target had kept
+    layers       layers of candidates that the draft added to its trees
+    lost_layers  of these, layers that commits removed without a token accepted from them
+    saved_rows   rows of draft passes saved because nodes share their subtrees
+    accepted_at  [MAX_ROWS] int64, accepted candidates by their distance behind the committed text
+    reused_tokens  prompt tokens with KV that the target had kept
     """
 
     steps: int
@@ -178,12 +178,12 @@ class CardSlot(SlotView):
         self._bell.ring()
 
     def close(self) -> None:
-        """End the session for everybody; the slot is free again once the target let go of it."""
+        """End the session; the slot is free again once the target released it."""
         self._record["state"] = SlotState.CLOSED
         self._bell.ring()
 
     def reclaim(self, *, target_is_dead: bool = False) -> bool:
-        """Free a closed slot if the target released it (or can never do so)."""
+        """Free a closed slot if the target released it, or is dead and never will."""
         record = self._record
         if record["state"] != SlotState.CLOSED:
             return False
@@ -202,21 +202,21 @@ class CardSlot(SlotView):
         return values
 
     def likeliest(self, place: int) -> list[tuple[int, float]]:
-        """The likeliest ids at that place of the output, with their log-probabilities."""
+        """The likeliest ids at `place` of the output, with their log-probabilities."""
         return unpacked(self._record["likeliest_of_output"][place])
 
     def prompt_log_probability(self, place: int) -> float:
-        """Of the prompt's token at that place (1 or more), if the request asked for it and the
-        session has a committed token."""
+        """Log-probability of the prompt's token at `place` (1 or more); valid if the request asks
+        for it and the session has a committed token."""
         return float(self._record["prompt_log_probability"][place])
 
     def likeliest_of_prompt(self, place: int) -> list[tuple[int, float]]:
-        """The likeliest ids at that place of the prompt, likewise."""
+        """The likeliest ids at `place` of the prompt; valid under the same condition."""
         return unpacked(self._record["likeliest_of_prompt"][place])
 
     def steps(self, session_id: int, first: int) -> tuple[list[Step], int]:
         """The session's latest steps, from number `first` on if they are still kept, and the number
-        of the next one; none unless the request wants to follow them."""
+        of the next step. Without `trace` in the request there are none."""
         if self._record["commit_session_id"] != session_id:
             return [], first
         return read_steps(self._record, first)

@@ -1,10 +1,10 @@
 """Candidate trees: a validated snapshot, and the query of query-and-correct (arXiv 2508.04462, §3).
 
 A reader copies what the draft or a device published and checks the copy before it uses it. The
-query is a pure function of a snapshot. It decides no token: a poor answer costs speed alone.
+query is a pure function of a snapshot. The query decides no token: poor candidates cost only speed.
 
-A device's chain is short and always written whole, into the half of a double buffer that no reader
-uses.
+A device's chain is short. Its writer always writes the whole chain, into the half of a double
+buffer that no reader uses.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = -1
 """Parent of the nodes that follow the last token at the tree's root."""
 
 _HIGHEST_SCORE = 1e-6
-"""Log-probabilities are at most 0, but for rounding."""
+"""Log-probabilities are at most 0, except for rounding errors."""
 
 
 def follow(
@@ -30,12 +30,12 @@ def follow(
 ) -> list[int]:
     """Nodes below `node` along `tokens`, as far as the tree has them.
 
-    token, parent  of every node; parents stand before their children
+    token, parent  token and parent of every node; parents stand before their children
     """
     path: list[int] = []
     if not tokens:
         return path
-    # Children stand behind their parents, so one look at every node finds the whole path.
+    # Children stand behind their parents, so one scan of the nodes finds the whole path.
     for child in range(node + 1, len(token)):
         if parent[child] == node and token[child] == tokens[len(path)]:
             path.append(child)
@@ -51,8 +51,8 @@ class Tree:
 
     root_length  committed tokens (prompt and output) that the root stands for
     token        token id of every node
-    parent       of every node, another node or `ROOT`
-    score        of every node, log-probability of the path from the root under the draft
+    parent       parent of every node: another node or `ROOT`
+    score        log-probability of the path from the root to every node, under the draft
     """
 
     root_length: int
@@ -69,11 +69,10 @@ class Tree:
         score: list[float],
         vocabulary: int,
     ) -> Tree | None:
-        """The tree of these nodes; None unless every node can be trusted to be one:
-        whoever wrote it, reading it is safe.
+        """The tree of these nodes; None if any node is invalid, so that a garbage write is safe.
 
-        Tokens lie in the vocabulary, parents stand before children (so there is no cycle) and
-        scores are numbers. Whether the tokens are *likely* matters to speed alone.
+        In a valid tree tokens lie in the vocabulary, parents stand before children (so there is no
+        cycle) and scores are numbers. Unlikely tokens cost only speed.
         """
         is_sound = not token or (
             min(token) >= 0
@@ -90,12 +89,12 @@ _MOST_FLIPS = (1 << 62) - 1
 _READ_ATTEMPTS = 3
 _PARENTS = list(range(ROOT, LONGEST_CHAIN + ROOT))
 _SCORES = [0.0] * LONGEST_CHAIN
-"""A device sends tokens alone. Whoever verifies learns how often they are right."""
+"""A device sends tokens without scores. The target measures their acceptance rate."""
 
 
 def write_chain(record: Record, session_id: int, root_length: int, tokens: Sequence[int]) -> None:
-    """Publish the candidates behind `root_length` tokens of prompt and output, `LONGEST_CHAIN` at
-    most."""
+    """Publish at most `LONGEST_CHAIN` candidates that follow `root_length` tokens of prompt and
+    output."""
     half = (record["chain_flip"] + 1) & 1
     record.write("chain_session_id", half, [session_id])
     record.write("chain_root_length", half, [root_length])
@@ -105,8 +104,8 @@ def write_chain(record: Record, session_id: int, root_length: int, tokens: Seque
 
 
 def read_chain(record: Record, session_id: int, vocabulary: int) -> Tree | None:
-    """The chain of the session with this id as a tree without branches; None: there is none, or
-    what stands there is none."""
+    """The chain of the session with this id, as a tree without branches; None if there is no valid
+    chain."""
     for _ in range(_READ_ATTEMPTS):
         flip = record["chain_flip"]
         half = flip & 1
@@ -121,7 +120,7 @@ def read_chain(record: Record, session_id: int, vocabulary: int) -> Tree | None:
 
 
 def chain_begins_at(record: Record, session_id: int) -> int | None:
-    """Length of prompt and output behind which the session's chain stands; None: it has none."""
+    """Length of prompt and output that the session's chain follows; None: there is no chain."""
     half = record["chain_flip"] & 1
     if record.words("chain_session_id")[half] != session_id:
         return None
@@ -136,8 +135,8 @@ LEAST_CHANCE = 1e-2
 class Candidates:
     """Tokens that may follow the last committed one, parents before children.
 
-    parents[i] is an index into `tokens` or `ROOT` for the last committed token. chances[i] is how
-    likely token i is accepted, and with it all above it.
+    parents[i] is an index into `tokens`, or `ROOT` for the last committed token. chances[i] is the
+    probability that the target accepts token i and all its ancestors.
     """
 
     tokens: list[int]
@@ -146,15 +145,16 @@ class Candidates:
 
     @classmethod
     def chain(cls, tokens: list[int], chances: list[float]) -> Candidates:
-        """Every token follows the one before it."""
+        """A chain: every token follows the token before it."""
         return cls(tokens, list(range(ROOT, len(tokens) - 1)), chances)
 
     def first(self, count: int) -> Candidates:
-        """The first `count` of them."""
+        """The first `count` candidates."""
         return Candidates(self.tokens[:count], self.parents[:count], self.chances[:count])
 
     def followed_by(self, others: Candidates) -> Candidates:
-        """With others below the last of this chain, each as likely as both together."""
+        """This chain with `others` below its last token; their chances are multiplied with that
+        token's."""
         if not len(self):
             return others
         first = len(self)
@@ -168,7 +168,7 @@ class Candidates:
         return len(self.tokens)
 
     def depths(self) -> Sequence[int]:
-        """Of each, 0 for those that follow the last committed token."""
+        """Depth of each candidate; 0 for those that follow the last committed token."""
         if self.is_chain:
             return range(len(self.tokens))
         depths: list[int] = []
@@ -178,7 +178,7 @@ class Candidates:
 
     @property
     def is_chain(self) -> bool:
-        """Whether every token follows the one before it."""
+        """Whether every token follows the token before it."""
         return self.parents == list(range(ROOT, len(self.parents) - 1))
 
 
@@ -194,12 +194,12 @@ def descend(tree: Tree, node: int, committed: Sequence[int]) -> int | None:
 
 
 def best_chain(tree: Tree, node: int, limit: int, exponent: float = 1.0) -> Candidates:
-    """The path of at most `limit` tokens below `node` with the most accepted ones to be expected.
+    """The path of at most `limit` tokens below `node` with the most expected accepted tokens.
 
     exponent  log-probabilities times this are the tree's scores (`card.speculation.tree`)
 
-    Following the likeliest child step by step can walk into a short branch; the expected number
-    of accepted tokens of a path is the sum of its nodes' path probabilities, so that is maximised.
+    The likeliest child of each node can lead into a short branch. The expected number of accepted
+    tokens of a path is the sum of its nodes' path probabilities, so this function maximises that.
     """
     below, weight = _likely_descendants(tree, node, limit)
     value: dict[int, float] = {}
@@ -255,8 +255,8 @@ def best_subtree(
 
 
 def _likely_descendants(tree: Tree, node: int, reach: int) -> tuple[list[int], list[float]]:
-    """Nodes at most `reach` below `node` worth considering, in order, with their probability
-    given `node`."""
+    """Nodes at most `reach` levels below `node`, in order, with their probability given `node`;
+    nodes below `LEAST_CHANCE` are left out."""
     base = tree.score[node] if node != ROOT else 0.0
     if not math.isfinite(base):
         return [], []

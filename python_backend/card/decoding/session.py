@@ -1,4 +1,4 @@
-"""One session as the target sees it, and what it puts into a pass."""
+"""One session of the target, and its rows of a pass."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from card.speculation.sources import WITHOUT_DRAFT, Source, chain_ahead
 
 
 class Query(NamedTuple):
-    """What sources gave one session.
+    """The candidates that sources gave one session.
 
-    drafted  of them, found in the draft's tree, before any was left out
-    at_ns    when they were asked, on the monotonic clock; 0: nobody was
+    drafted  number of candidates from the draft's tree, before any was left out
+    at_ns    time of the query, on the monotonic clock; 0: there was no query
     """
 
     candidates: Candidates = NO_CANDIDATES
@@ -40,7 +40,7 @@ class Query(NamedTuple):
     at_ns: int = 0
 
     def first(self, count: int) -> Query:
-        """With the first `count` candidates of a chain alone."""
+        """The query with only the first `count` candidates of its chain."""
         if count >= len(self.candidates):
             return self
         return Query(self.candidates.first(count), self.drafted, self.at_ns)
@@ -51,22 +51,22 @@ NO_QUERY = Query()
 
 @dataclass(slots=True, eq=False)
 class TargetSession:
-    """History, KV session, and what the pacing waits for.
+    """History, KV session, and the state of the pacing.
 
-    The KV cache holds the history without its last token: that one is the next pass's first row.
-    An engine session that begins behind text that is kept is read on from there.
+    The KV cache holds the history without its last token, which is the next pass's first row. If
+    the engine session begins with kept KV, prefill continues behind it.
 
-    number         of the session, never used again
-    queries        it may have candidates
-    proposes       n-grams may be among them
+    number         a number that no other session gets
+    queries        the session may have candidates
+    proposes       n-grams may be among its candidates
     drafts         the draft, or a device, makes candidates for it
-    is_remote      its candidates come from a device
+    is_remote      a device makes its candidates
     adapts         the controller may stop the draft for it
-    takes_turns    the controller may let it wait for the draft
-    constraint     what holds the text to its guide; None: it has none
-    stops_draft    whether the draft was told to leave this session alone
-    awaited        passes of the draft for which the next pass waits; 0: it does not wait
-    patience_s     for which it does at most
+    takes_turns    the controller may make it wait for the draft
+    constraint     keeps the text within its guide; None: there is no guide
+    stops_draft    whether the target stopped the draft for this session
+    awaited        draft passes for which the next pass waits; 0: it does not wait
+    patience_s     longest wait for the draft, in seconds
     """
 
     slot: TargetSlot
@@ -93,7 +93,7 @@ class TargetSession:
     takes_turns: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """What a request means for all of its passes."""
+        """Derive the fields that hold for all passes from the request."""
         request = self.request
         self.number, self.parameters = self.session_id, request.parameters
         self.pacing = pacing = PACINGS[request.pacing]
@@ -114,9 +114,9 @@ class TargetSession:
         constraint: Constraint | None = None,
         proposer: NgramProposer | None = None,
     ) -> TargetSession:
-        """Take over a slot, going on behind the tokens that are committed already.
+        """Take over a slot and continue behind its committed tokens.
 
-        proposer  it has read nothing yet; None: one that knows no other text
+        proposer  an n-gram proposer that has read nothing yet; None: a new one without other texts
         """
         committed = slot.output(0, slot.adopt(session_id)).tolist()
         history = History(request.prompt, len(request.prompt) + request.max_tokens)
@@ -131,33 +131,35 @@ class TargetSession:
 
     @property
     def waits(self) -> bool:
-        """Whether its next pass waits for the draft."""
+        """Whether the session's next pass waits for the draft."""
         return self.drafts and (self.pacing.waits or self.awaited > 0)
 
     @property
     def is_in_turns(self) -> bool:
-        """Whether the draft works for it while it waits, and not during its passes."""
+        """Whether the draft works only while the session waits, and not during its passes."""
         return not self.pacing.parallel or self.awaited > 0
 
     @property
     def room(self) -> int:
-        """Candidates that the text has room for; its last token is always the target's own."""
+        """Candidates that the text has room for; the last token is always the target's own."""
         return self.request.max_tokens - self.history.generated - 1
 
     def tree(self) -> Tree | None:
-        """A snapshot of what the draft, or the session's device, published."""
+        """A snapshot of the tree of the draft, or of the chain of the session's device."""
         return self.slot.tree(self.session_id, self.vocabulary, remote=self.is_remote)
 
     def reads_prompt(self, engine: Engine) -> bool:
         """Whether the KV cache lacks more than the last token."""
         return len(self.history) - engine.length(self.engine_session) > 1
 
-    # --- who waits ----------------------------------------------------------------------------
+    # --- waiting ------------------------------------------------------------------------------
 
     def take_turn(self, reads: bool, *, draft_lives: bool, longest_wait_s: float) -> bool:
-        """Run, or wait until the guide allows or the draft gave what the pacing wants; a session
-        that reads its prompt waits for no draft. Waits are counted. Each wait in vain makes the
-        next one shorter."""
+        """Decide whether the session runs, or waits for its guide or for the draft.
+
+        A session that reads its prompt does not wait for the draft. The slot counts waits. Each
+        wait that times out makes the next one shorter.
+        """
         if self.constraint is not None and not self.constraint.is_ready:
             self.slot.count_time(runs=True)
             return False
@@ -167,7 +169,7 @@ class TargetSession:
         return runs
 
     def _end_wait(self, longest_s: float, *, draft_lives: bool) -> bool:
-        """Go on, if what the pacing waits for is there or the wait was long enough."""
+        """End the wait if the draft made the awaited passes or the wait timed out."""
         if not self._awaits_draft(draft_lives=draft_lives):
             self.draft_wait.restore()
             return True
@@ -177,8 +179,11 @@ class TargetSession:
         return is_over
 
     def _awaits_draft(self, *, draft_lives: bool) -> bool:
-        """Whether the pacing waits for what is not there yet. A dead draft is never waited for; of
-        a device nobody knows whether it lives. The last token has no room for a candidate."""
+        """Whether the session waits for passes that the draft has not made yet.
+
+        The session never waits for a dead draft. Whether a device lives is unknown. The last token
+        has no room for a candidate.
+        """
         may_have_some = self.drafts and (draft_lives or self.is_remote) and self.room > 0
         return may_have_some and not self.pacing.target_may_run(self._progress())
 
@@ -197,14 +202,14 @@ class TargetSession:
             awaited=self.awaited,
         )
 
-    # --- what goes into a pass ----------------------------------------------------------------
+    # --- rows of a pass -----------------------------------------------------------------------
 
     def prefill(self, engine: Engine, chunk: int) -> SequenceTokens:
-        """The next chunk of what the KV cache lacks, while that is more than the last token."""
+        """The next chunk of tokens without KV, while more than the last token lacks KV."""
         known = engine.length(self.engine_session)
         missing = len(self.history) - known
         scored = self.request.prompt_log_probabilities and known < len(self.request.prompt) - 1
-        if scored:  # a row of logits for every token: no more of them than verifications have
+        if scored:  # each token needs a row of logits; a pass has room for a verification's
             chunk = min(chunk, MAX_ROWS)
         tokens = self.history.tokens[known : known + chunk]
         self.read_text(known + len(tokens))
@@ -212,7 +217,7 @@ class TargetSession:
         return SequenceTokens(self.engine_session, tokens, logits=wanted)
 
     def score_prompt(self, known: int, logits: Logits, rows: int) -> None:
-        """Report the prompt's tokens that follow `rows` of it, read from position `known` on."""
+        """Report log-probabilities of the prompt tokens behind `rows` rows, from `known` on."""
         prompt, count = self.request.prompt, self.request.likeliest
         for row in range(min(rows, len(prompt) - 1 - known)):
             place, values = known + row + 1, logits.row(row)
@@ -220,12 +225,12 @@ class TargetSession:
             self.slot.score_prompt(place, log_probability(values, int(prompt[place])), found)
 
     def query(self, sources: Mapping[str, Source], share: Share) -> Query:
-        """Ask for the likeliest continuation of what is committed."""
+        """Ask the sources for the likeliest continuation of the committed text."""
         limit = min(share.num_rows - 1, self.room)
         if limit < 1 or not self.queries:
             return NO_QUERY
         if self.constraint is not None and self.constraint.is_slow:
-            return NO_QUERY  # only the first row of a pass would find its mask ready
+            return NO_QUERY  # only the mask of the pass's first row is ready in time
         self.read_text(len(self.history))
         at_ns = time.monotonic_ns()
         found = NO_CANDIDATES
@@ -253,8 +258,8 @@ class TargetSession:
         return SequenceTokens(self.engine_session, tokens, parents)
 
     def read_text(self, until: int) -> None:
-        """Let n-grams come from the text up to there, if any are asked for, and from what may
-        follow the prompt. A long one is taken in chunk by chunk, for running streams wait
+        """Add the text up to `until`, and the prediction, to the n-gram proposer, if the session
+        proposes n-grams. A long prompt is added chunk by chunk, because running streams wait
         meanwhile."""
         read = self.proposer.length
         if not self.proposes or read == until:
@@ -265,11 +270,11 @@ class TargetSession:
         if read < behind <= self.proposer.length:
             self.proposer.suppose(self.request.prediction.tolist())
 
-    # --- what comes of it ---------------------------------------------------------------------
+    # --- results of a pass --------------------------------------------------------------------
 
     def tell_draft(self, *, works: bool) -> bool:
-        """Tell the draft whether it works for this session, if that is news; whether it begins to
-        work again."""
+        """Tell the draft whether it works for this session, if that changed; returns whether the
+        draft restarts."""
         if works is not self.stops_draft:
             return False
         self.stops_draft = not works
@@ -278,17 +283,16 @@ class TargetSession:
         return works
 
     def await_draft(self, share: Share) -> None:
-        """Wait for it before the next pass, or no longer."""
+        """Set the draft passes for which the next pass waits."""
         passes = share.awaited if share.drafts else 0
         if passes != self.awaited:
             self.slot.await_draft(passes)
         self.awaited, self.patience_s = passes, share.patience_s
 
     def commit(self, result: VerifyResult, query: Query) -> None:
-        """Publish what was decided about the candidates of `query`; the draft and `card` see it at
-        once."""
+        """Publish the verification of the candidates of `query` to the draft and `card`."""
         committed, accepted = len(result.tokens), result.num_accepted
-        # Counted first: whoever sees the last token sees all there is to count.
+        # Counters come first, so that they are complete when `card` sees the last token.
         self.slot.count_step(
             committed,
             accepted,
@@ -311,12 +315,12 @@ class TargetSession:
         self.committed_s = time.monotonic()
 
     def remember(self, engine: Engine) -> None:
-        """Let later texts that begin alike begin behind what the KV cache holds of this one."""
+        """Keep this session's KV for later texts with the same beginning."""
         if self.request.reuses_kv:
             engine.remember(self.engine_session, self.history.tokens, self.request.salt)
 
     def close(self, engine: Engine) -> None:
-        if self.slot.finish(self.session_id) is not Finish.FAILED:  # whose KV nobody should trust
+        if self.slot.finish(self.session_id) is not Finish.FAILED:  # its KV may be wrong
             self.remember(engine)
         engine.close_session(self.engine_session)
         if self.constraint is not None:
@@ -324,7 +328,8 @@ class TargetSession:
 
 
 def _guided(chain: Candidates, forced: list[int]) -> Candidates:
-    """What the guide leaves no choice about, in place of a chain that says otherwise or less."""
+    """The chain as far as it agrees with the tokens that the guide forces, then the forced rest; a
+    chain that begins with all forced tokens stays as it is."""
     agreed = 0
     for token, wanted in zip(chain.tokens, forced, strict=False):
         if token != wanted:
@@ -337,8 +342,11 @@ def _guided(chain: Candidates, forced: list[int]) -> Candidates:
 
 
 def _open_session(engine: Engine, request: SlotRequest, history: History) -> int:
-    """Behind text that is kept, if that changes nothing but time: rows do not depend on how those
-    before them were read, and nobody asks for the logits of these. The last token's are needed."""
+    """Open the session with kept KV where that cannot change the result.
+
+    Rows must not depend on the passes that read the rows before them, and the request must not ask
+    for the prompt's logits. The last token is always read, because its logits are needed.
+    """
     if not (request.reuses_kv and engine.row_invariant) or request.prompt_log_probabilities:
         return engine.open_session()
     return engine.open_session(history.tokens[:-1], request.salt)

@@ -1,8 +1,8 @@
 """The draft's side: follow commits, re-root, let drafters propose, publish.
 
-`loop`      all sessions, one draft pass after the other; each with its commits and its tree
+`loop`      follows the commits of all sessions and grows their trees, one draft pass at a time
 `drafters`  makes the drafters that the settings name
-`remote`    the chains that devices draft for sessions which the loop leaves alone
+`remote`    publishes the chains of devices, for sessions that the loop does not draft for
 """
 
 from card.drafting.drafters import make_drafters

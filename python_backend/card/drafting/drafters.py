@@ -13,10 +13,10 @@ from card.speculation.drafters.growth import GrowthConfig
 def make_drafters(
     model: Any, settings: Settings, small: Engine | None = None
 ) -> dict[str, Drafter]:
-    """By registry key; none, where candidates need no draft.
+    """Drafters by registry key; empty where candidates need no draft.
 
-    model  what the drafter runs on: an `Engine`, or TensorRT-LLM's `Runtime`
-    small  the engine of `draft_small`, for a drafter that runs on two
+    model  the drafter's engine: an `Engine`, or TensorRT-LLM's `Runtime`
+    small  the engine of `draft_small`, for a drafter that runs on two engines
     """
     key = settings.drafter
     if key not in DRAFTERS:
@@ -26,7 +26,7 @@ def make_drafters(
 
 
 def draft_config(settings: Settings) -> DraftConfig:
-    """What drafters go by."""
+    """The drafters' configuration."""
     speculation, tensorrt = settings.speculation, settings.draft.tensorrt_llm
     return DraftConfig(
         width=speculation.width,

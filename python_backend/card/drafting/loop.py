@@ -16,12 +16,12 @@ from card.speculation.tree import GrowingTree, Nodes
 
 @dataclass(slots=True)
 class FollowedSession:
-    """A session's slot, what its drafter sees of it, and how far the draft got.
+    """A session's slot, its drafter's view of it, and the draft's progress.
 
-    passes     since the last commit
-    exhausted  the drafter adds nothing more before the next commit
-    inherited  layers of the tree that the last commit left standing
-    apart      the draft takes no cores, and no device, from the target
+    passes     draft passes since the last commit
+    exhausted  the drafter adds no more nodes before the next commit
+    inherited  layers of the tree that survived the last commit
+    apart      the draft shares neither cores nor a device with the target
     """
 
     slot: DraftSlot
@@ -46,7 +46,7 @@ class FollowedSession:
         *,
         apart: bool = False,
     ) -> FollowedSession:
-        """Start at the prompt and what the target may have committed already."""
+        """Start behind the prompt and the tokens that the target has committed."""
         slot.reset_counters()
         committed = slot.output(0, slot.committed(session_id)).tolist()
         if constraint is not None:
@@ -61,14 +61,14 @@ class FollowedSession:
 
     @property
     def committed(self) -> int:
-        """Output tokens that the tree stands behind."""
+        """Output tokens before the tree's root."""
         return len(self.drafted.tokens) - len(self.drafted.request.prompt)
 
     def is_unwanted(self, *, all_stopped: bool) -> bool:
-        """Whether the target wants no candidates of this session for now: its text is not followed
-        meanwhile.
+        """Whether the target stopped the draft for this session; the draft then does not follow
+        its text.
 
-        all_stopped  the target wants none of any session whose pacing adapts
+        all_stopped  the target stopped the draft for all sessions with an adaptive pacing
         """
         length = len(self.drafted.request.prompt) + self.slot.committed(self.session_id)
         stopped = length < self.slot.stopped_until(self.session_id)
@@ -76,7 +76,7 @@ class FollowedSession:
 
     @property
     def awaited(self) -> int:
-        """Passes for which the controller lets the target wait; 0: for none."""
+        """Draft passes for which the target waits; 0: it does not wait."""
         return self.slot.awaited(self.session_id) if self.pacing.takes_turns else 0
 
     @property
@@ -87,13 +87,13 @@ class FollowedSession:
     # --- correct ------------------------------------------------------------------------------
 
     def follow_commits(self) -> None:
-        """Take over what the target committed since the last look."""
+        """Take over the tokens that the target committed since the last look."""
         known, committed = self.committed, self.slot.committed(self.session_id)
         if committed > known:
             self.re_root(self.slot.output(known, committed).tolist())
 
     def re_root(self, committed: list[int]) -> None:
-        """The tree below the last committed token survives."""
+        """Keep only the tree below the last committed token."""
         drafted = self.drafted
         drafted.tokens += committed
         if drafted.constraint is not None:
@@ -110,8 +110,8 @@ class FollowedSession:
     # --- grow ---------------------------------------------------------------------------------
 
     def allowed_passes(self) -> int:
-        """How many passes the drafter may make before the next look; 0: there is nothing to add, or
-        the pacing allows none."""
+        """Passes that the drafter may make before the next look; 0: there is nothing to add, or the
+        pacing allows none."""
         if self.exhausted:
             return 0
         progress = Progress(
@@ -127,7 +127,7 @@ class FollowedSession:
         return self.pacing.passes_at_once(progress) if may_run else 0
 
     def grow(self, nodes: Nodes | None) -> int:
-        """Publish what the drafter proposed; the passes that it made, also over text alone."""
+        """Publish the drafter's nodes; returns its passes, with those that only read text."""
         if nodes is None:
             self.exhausted = True
             self.slot.exhaust()
@@ -145,15 +145,15 @@ class FollowedSession:
         return 0 if nodes.waits else max(1, nodes.passes)
 
     def _publish_tree(self) -> None:
-        """What is left of the tree below the last committed token."""
+        """Publish the rest of the tree, below the last committed token."""
         tree, length = self.drafted.tree, len(self.drafted.tokens)
         self.slot.replace(self.session_id, length, tree.token, tree.parent, tree.score)
 
 
 @dataclass(slots=True)
 class DraftTimes:
-    """Nanoseconds spent since the loop began: `busy` in passes, `idle` with sessions open but
-    nothing to grow."""
+    """Nanoseconds since the loop began: `busy` in passes, `idle` with open sessions but nothing to
+    grow."""
 
     passes: int = 0
     busy: int = 0
@@ -163,10 +163,10 @@ class DraftTimes:
 class DraftLoop:
     """Grows a tree for every open slot; call `step` again and again from one thread.
 
-    drafters  by registry key; a request that names another one is decoded without candidates
-    guides    compiles those of requests; None: candidates heed none
-    apart     they take no cores, and no device, from the target
-    pass_ms   what a pass of them takes while nobody else computes; 0: unknown
+    drafters  by registry key; a request of another drafter is decoded without candidates
+    guides    compiles guides of requests; None: candidates ignore guides
+    apart     the drafters share neither cores nor a device with the target
+    pass_ms   time of a drafter's pass while the target does not compute; 0: unknown
     """
 
     def __init__(
@@ -192,13 +192,13 @@ class DraftLoop:
         self._clock_ns = clock_ns
 
     def step(self) -> bool:
-        """One pass over all sessions that may grow; False if there was nothing to do."""
+        """Make one pass over all sessions that may grow; False if there was nothing to do."""
         started = self._clock_ns()
         if self._watch.look():
             self._drop_closed()
             self._follow_opened()
         may_run = self._take_turns()
-        # Every drafter is asked, also for no session: what it runs on may have failed.
+        # Every drafter is called, even without a session: its engine may have failed.
         passes = max([self._grow(name, may_run) for name in self._drafters], default=0)
         self._count_idle(started)
         if not passes:
@@ -211,19 +211,19 @@ class DraftLoop:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing can be to do before a slot is opened or closed, or the target rings."""
+        """Whether the loop has no work before `card` or the target rings the slot bell."""
         stopped = self._pool.draft_stopped
         return all(session.is_unwanted(all_stopped=stopped) for session in self._sessions.values())
 
     def abandon(self) -> None:
-        """The pool is another: end every session."""
+        """End every session, because the pool was replaced."""
         for session in self._sessions.values():
             session.drafter.close(session.drafted)
         self._sessions.clear()
 
     def _take_turns(self) -> list[FollowedSession]:
-        """Sessions that may run, up to date with what the target committed; the others wait. A
-        session that the target wants no candidates of is left as it is."""
+        """Sessions that may run, brought up to the target's commits; the others wait. Sessions for
+        which the target stopped the draft are left as they are."""
         may_run, stopped = [], self._pool.draft_stopped
         for session in self._sessions.values():
             wanted = not session.is_unwanted(all_stopped=stopped)
@@ -238,7 +238,7 @@ class DraftLoop:
         return may_run
 
     def _grow(self, name: str, sessions: list[FollowedSession]) -> int:
-        """Let the drafter of this name propose; the passes that it made."""
+        """Let the drafter of this name propose; returns the passes that it made."""
         drafter = self._drafters[name]
         own = [session for session in sessions if session.drafter is drafter]
         proposed = drafter.propose([session.drafted for session in own])
@@ -256,7 +256,7 @@ class DraftLoop:
         header["draft_passes"] = self.times.passes
 
     def _count_idle(self, now: int) -> None:
-        """Account for the time since the last step if that found nothing to do."""
+        """Count the time since the last step as idle, if that step found nothing to do."""
         if self._idle_since is not None:
             self.times.idle += now - self._idle_since
             self._pool.header["draft_waiting_ns"] = self.times.idle
@@ -289,7 +289,7 @@ class DraftLoop:
                 )
 
     def _drafter_of(self, request: SlotRequest) -> Drafter | None:
-        """What the request names, if this process has it."""
+        """The drafter that the request names; None if this process has none of that name."""
         if request.drafter == ANY:
             return next(iter(self._drafters.values()), None)
         return self._drafters.get(request.drafter)

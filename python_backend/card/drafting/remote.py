@@ -1,4 +1,4 @@
-"""From what devices send to chains in the pool: who may write where, and how often."""
+"""Writes the messages of devices as chains into the pool, and limits them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from card.speculation.drafters.remote import DeviceDraft
 
 
 class RemoteDraftError(ValueError):
-    """A message that is not taken; the text says why and what to do."""
+    """A refused message; the text says why and what to do."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """What is known of one slot's session.
+    """The state of one slot's session.
 
-    messages  since the target committed last
+    messages  number of messages since the target's last commit
     """
 
     session_id: int
@@ -27,9 +27,8 @@ class _Session:
 class RemoteDrafts:
     """Takes the messages of all devices. One thread calls it.
 
-    A message costs one look at the slots. A chain holds as many tokens as a device can use, and
-    with each token a device sends at most one message, so more messages between two commits are of
-    no use and are refused.
+    A message costs one scan of the slots. A device sends at most one message per drafted token, and
+    a chain holds `LONGEST_CHAIN` tokens, so more messages between two commits are refused.
     """
 
     def __init__(self, pool: Pool, vocabulary: int) -> None:
@@ -39,10 +38,10 @@ class RemoteDrafts:
         self._sessions: dict[int, _Session] = {}
 
     def take(self, digest: bytes, draft: DeviceDraft) -> bool:
-        """Publish the draft of the device whose key has this digest; whether there was anything
-        left of it to publish.
+        """Publish the draft of the device with a key of this digest; returns whether any candidate
+        was left to publish.
 
-        Raises `RemoteDraftError`.
+        Raises `RemoteDraftError` for an invalid message.
         """
         self._check(draft)
         index = self._pool.drafted_by(digest)
@@ -61,7 +60,7 @@ class RemoteDrafts:
             )
         self._count(slot, session_id, length)
         left = draft.behind(slot.output(draft.position, length).tolist())
-        # Only the session of this key had the id that was read in between.
+        # A slot may change between these reads; only this key's session has this session id.
         if not left or self._pool.drafted_by(digest) != index:
             return False
         slot.publish(session_id, slot.prompt_length + length, left)

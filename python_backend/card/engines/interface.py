@@ -1,7 +1,7 @@
-"""What drafting and decoding need of an engine: forward rows of sessions, keep what was right.
+"""The interface of engines: they forward rows of sessions, and keep the KV of accepted tokens.
 
-A session's KV cache is a confirmed prefix followed by pending entries, one per row that was
-forwarded since. `forward` appends pending entries; `commit_kv` confirms some, drops the rest.
+A session's KV cache is a confirmed prefix followed by pending entries, one per row forwarded since
+the last commit. `forward` appends pending entries; `commit_kv` confirms some and drops the rest.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class EngineError(RuntimeError):
 class Ranking:
     """Asks for the `count` likeliest ids of each row under softmax(logits / temperature + noise).
 
-    noise  of every row with logits, [ids] float32, for each of `Engine.ranked_ids`; None: none. It
-           may be drawn when it is looked at
-    keys   [rows with logits] `card.sampling.noise.position_key` of each row, if the noise is what
-           they give and nothing else, for an engine that draws it itself; None: there is more to it
+    noise  for every row with logits, [ids] float32 in the order of `Engine.ranked_ids`; None: no
+           noise. The sequence may draw it lazily
+    keys   [rows with logits] `card.sampling.noise.position_key` of each row, for an engine that
+           draws the noise itself; None: the noise is not the pure noise of these keys
     """
 
     count: int
@@ -43,14 +43,14 @@ class Ranking:
 
 @dataclass(slots=True)
 class SequenceTokens:
-    """What one session puts into a pass: a row for each token.
+    """One session's rows of a pass, one for each token.
 
     tokens   [rows] token ids
     parents  [rows] pending entry that each row follows (an earlier pending entry of the session,
              counting those this pass appends), or `FOLLOWS_PREFIX`; None for a chain that
              continues the confirmed prefix
-    logits   how many of the last rows need logits (prefill needs one or none)
-    ranking  which ids `Logits.best` is to give; None: logits are read row by row
+    logits   number of last rows that need logits (prefill needs one or none)
+    ranking  the ids that `Logits.best` returns; None: the caller reads logits row by row
     """
 
     session: int
@@ -61,7 +61,7 @@ class SequenceTokens:
 
     @property
     def wanted(self) -> int:
-        """How many of the last rows need logits, all of them if that was left open."""
+        """Number of last rows that need logits; all rows if `logits` is None."""
         return len(self.tokens) if self.logits is None else self.logits
 
 
@@ -84,7 +84,7 @@ class Engine(Protocol):
 
     @property
     def ranked_ids(self) -> NDArray[np.int64]:
-        """[ids] ascending, what it ranks: the vocabulary, or a shortlist."""
+        """[ids] ascending, the ids that the engine ranks: the vocabulary, or a shortlist."""
 
     @property
     def context(self) -> int:
@@ -96,23 +96,24 @@ class Engine(Protocol):
 
     @property
     def row_invariant(self) -> bool:
-        """Whether a row's logits depend on its own token path alone, bit for bit."""
+        """Whether a row's logits depend only on its own token path, bit for bit."""
 
     @property
     def row_costs_ms(self) -> dict[int, float]:
-        """Measured milliseconds of a pass by number of rows; empty if never measured."""
+        """Measured milliseconds of a pass by number of rows; empty if not measured."""
 
     @property
     def alone_share(self) -> float:
-        """Measured share of its time that a pass of one row takes while no other model computes."""
+        """Measured time of a one-row pass while no other model computes, as a share of its time
+        otherwise."""
 
     def open_session(self, text: Text = (), salt: bytes = b"") -> int:
-        """A fresh session. Its prefix is as much of `text` as was remembered with the same salt:
-        nothing, or whole blocks. Raises `EngineError` when all are taken."""
+        """Open a session. Its prefix is the longest remembered beginning of `text` with the same
+        salt: whole blocks, or nothing. Raises `EngineError` when all sessions are in use."""
 
     def remember(self, session: int, text: Text, salt: bytes = b"") -> None:
-        """Keep the KV of the confirmed prefix, with which `text` begins, for later sessions whose
-        text begins alike. What was not used for longest makes room."""
+        """Keep the KV of the confirmed prefix, a beginning of `text`, for later sessions with the
+        same beginning. The least recently used KV is dropped to make room."""
 
     def close_session(self, session: int) -> None: ...
 
@@ -120,30 +121,30 @@ class Engine(Protocol):
         """Positions of the confirmed prefix."""
 
     def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
-        """One pass over the rows of all sessions in `batch`, which holds each at most once.
+        """Make one pass over the rows of all sessions in `batch`, which holds each at most once.
 
-        alone  whether no other model computes now, so that the pass may take its cores too; the
-               bits are the same
+        alone  whether no other model computes now, so that the pass may use its cores too; the
+               result is the same, bit for bit
         """
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether `forward_chain` takes less than so many passes one by one."""
+        """Whether `forward_chain` is faster than the same passes one by one."""
 
     def forward_chain(
         self, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
     ) -> list[Logits]:
-        """Forward rows of one session, then the likeliest id behind the last of them, and so on.
+        """Forward rows of one session, then the likeliest id behind the last row, and so on.
 
-        rows      ask for a ranking
-        rankings  what each pass behind the first asks for
-        entry     pending entry that the last of `rows` becomes; each of the others is the next one
+        rows      rows of the first pass, with a ranking
+        rankings  ranking of each later pass
+        entry     pending entry of the last of `rows`; each later pass appends the next one
 
-        The logits of every pass: one more than `rankings`.
+        Returns the logits of every pass: one more than `rankings`.
         """
 
     def commit_kv(
         self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
     ) -> None:
-        """Append the pending entries `confirmed` to the prefix, in order, and of the others keep
-        those in `surviving`, renumbered in the given order (parents before children)."""
+        """Append the pending entries `confirmed` to the prefix, in order. Keep the entries in
+        `surviving`, renumbered in the given order (parents before children); drop the others."""

@@ -1,14 +1,14 @@
-"""N-gram proposals: what followed the last few tokens of a text when they last occurred.
+"""N-gram proposals: the tokens that followed the last few tokens of a text at earlier places.
 
 Cacheback (arXiv 2511.21699) keeps tables of followers in the order of their last use. Here a
-follower is one token, and a context has 1 to 5: what follows a follower is looked up behind it.
-The longest context that a table knows answers. How often such answers were right of late says how
-likely they are.
+follower is one token, and a context has 1 to 5 tokens. Longer proposals are looked up token by
+token. The longest context that a table knows answers. The recent hit rate of such answers is their
+probability.
 
-Both sides propose. The draft forwards proposals beside the nodes that it expands: a proposal among
-a node's best children is expanded already, so one pass grows more than one layer. The target
-verifies proposals behind a chain that is shorter than its rows, or alone: after a miss, and where
-there is no draft.
+Draft and target both use proposals. The draft forwards proposals beside the nodes that it expands:
+a proposal among a node's best children is expanded already, so one pass grows more than one layer.
+The target verifies proposals behind a chain that is shorter than its rows. It verifies proposals
+alone after a miss, and without a draft.
 """
 
 from __future__ import annotations
@@ -22,51 +22,51 @@ from typing import Protocol
 from card.cache import LEAST_CHANCE, NO_SALT, ROOT, Candidates
 
 LONGEST_CONTEXT = 5
-"""Tokens of context compared at most; shorter contexts are tried when longer ones are new."""
+"""Most tokens of a context; a shorter context answers if the table lacks the longer ones."""
 
 MOST_FOLLOWERS = 4
-"""Followers that are kept of one context, as in the program of the paper's authors."""
+"""Most followers of one context, as in the code of the paper's authors."""
 
 MOST_CONTEXTS = 1 << 17
 """Contexts of one table, about 40 MB: those of a text of 26,000 tokens."""
 
 _MEMORY = 32
-"""About so many tokens decide how likely answers are."""
+"""Number of recent tokens that decide the hit rates."""
 
 OWN_RATES = (0.2, 0.5, 0.6, 0.7, 0.8)
-"""How often the first follower of a context of 1 to 5 tokens is right in a text's own table, before
-any was judged (benchmarks/NOTES.md)."""
+"""Initial hit rate of the first follower of a context of 1 to 5 tokens in a text's own table
+(benchmarks/NOTES.md)."""
 
 _FROZEN_RATES = (0.15, 0.25, 0.3, 0.4, 0.6)
-"""The same in a table of other texts."""
+"""Initial hit rates in a table of other texts."""
 
 _HOPED_RATES = (1 / 2, 2 / 3, 3 / 4, 4 / 5, 5 / 6)
-"""Of a draft's proposals, which its next pass judges at little cost."""
+"""Initial hit rates of a draft's proposals, which its next pass reviews at little cost."""
 
 JUDGED = _MEMORY
-"""Of a prompt's last tokens: what came before them says little any more."""
+"""Last tokens of a prompt that count for the hit rates; earlier ones would have faded."""
 
 _WORTH_A_ROW = 0.2
-"""A proposal less likely than this costs the draft more than it gains."""
+"""A less likely proposal costs the draft more than it gains."""
 
 Context = tuple[int, ...]
 Answer = tuple[int, tuple[int, ...]]
-"""Length of a context that is known, and its followers, the likeliest first; 0 and none, where none
-is known."""
+"""Length of the longest known context, and its followers, likeliest first; 0 and () if the table
+knows none."""
 
 
 class Followers(Protocol):
     """What followed contexts."""
 
     def longest(self, end: Sequence[Context]) -> Answer:
-        """Of the longest of these contexts that is known.
+        """The answer of the longest known context.
 
-        end  every context at the end of a text, the longest first
+        end  every context at the end of a text, longest first
         """
 
 
 class FollowerTable:
-    """The latest followers of contexts. Of too many contexts the least recently used one goes."""
+    """The latest followers of contexts. A full table drops the least recently used context."""
 
     def __init__(self, most_contexts: int = MOST_CONTEXTS) -> None:
         self._most = most_contexts
@@ -76,11 +76,11 @@ class FollowerTable:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[tuple[Context, tuple[int, ...]]]:
-        """Every context with its followers, the least recently used first."""
+        """Every context with its followers, least recently used first."""
         return iter(self._rows.items())
 
     def add(self, end: Sequence[Context], token: int) -> None:
-        """The token followed these contexts."""
+        """Store that `token` followed these contexts."""
         rows = self._rows
         for context in end:
             row = rows.get(context)
@@ -105,15 +105,14 @@ class FollowerTable:
 
 
 class NgramProposer:
-    """What may follow a growing text, by its own table and by others that it is given.
+    """Proposes followers of a growing text, from its own table and from given tables.
 
-    hit_rate  how often it had a proposal of late and the likeliest one was right, in [0, 1]
+    hit_rate  recent share of tokens for which the likeliest proposal was right, in [0, 1]
     length    tokens of the text so far
 
     shared      a table that learns from this text and from others
-    frozen      a table that learns nothing
-    own_rates   how often the first follower of a context is right before any was judged, by the
-                context's length from 1
+    frozen      a table that does not learn
+    own_rates   initial hit rate of a context's first follower, by the context's length from 1
     """
 
     def __init__(
@@ -133,16 +132,16 @@ class NgramProposer:
             _first_rates(_FROZEN_RATES if table is frozen else own_rates) for table in self._tables
         ]
         self._end: list[Context] = []
-        """Every context at the end of the text, the longest first."""
+        """Every context at the end of the text, longest first."""
         self._at_end: list[Answer] | None = None
-        """What tables answer there, if anybody has asked: the token that comes is judged by what
-        was proposed."""
+        """The tables' answers at the end of the text, None before a query. The next token updates
+        their hit rates."""
 
     def extend(self, tokens: Sequence[int], judged: int | None = None) -> None:
-        """The text grew: learn how good its proposals would have been, then store its n-grams.
+        """Add tokens to the text: update the hit rates, then store the n-grams.
 
-        judged  tokens at the end whose proposals count, for looking them up takes most of the time;
-                None: all
+        judged  number of last tokens that update the hit rates, because lookups take most of the
+                time; None: all
         """
         self.length += len(tokens)
         first = 0 if judged is None else len(tokens) - judged
@@ -154,7 +153,7 @@ class NgramProposer:
             self._end, self._at_end = _extended(self._end, token), None
 
     def suppose(self, tokens: Sequence[int]) -> None:
-        """These tokens may follow the text, though nobody wrote them."""
+        """Store the n-grams of tokens that may follow the text but are no part of it."""
         end = self._end
         for token in tokens:
             self._supposed.add(end, token)
@@ -162,8 +161,8 @@ class NgramProposer:
         self._at_end = None
 
     def propose(self, behind: Sequence[int], limit: int) -> list[int]:
-        """At most `limit` tokens that may follow the text and `behind`, one behind the other, as
-        long as each is likely enough to be worth a row of the draft."""
+        """A chain of at most `limit` tokens that may follow the text and `behind`; the chain ends
+        where a token is too unlikely for a row of the draft."""
         return self.candidates(behind, limit, least=_WORTH_A_ROW).tokens
 
     def candidates(
@@ -182,7 +181,7 @@ class NgramProposer:
         )
 
     def _chain(self, end: Sequence[Context], limit: int, least: float) -> Candidates:
-        """The likeliest follower behind the likeliest follower."""
+        """The chain of likeliest followers."""
         tokens: list[int] = []
         chances: list[float] = []
         above = 1.0
@@ -197,19 +196,19 @@ class NgramProposer:
         return Candidates.chain(tokens, chances)
 
     def _trie(self, end: Sequence[Context], limit: int, branches: int, least: float) -> Candidates:
-        """The likeliest node of all that may come next, again and again."""
+        """A trie that always adds the likeliest of all possible next nodes."""
         tokens: list[int] = []
         parents: list[int] = []
         chances: list[float] = []
         with_child: set[int] = set()
         leaves = 0
-        # What may come next: chance, a number that keeps order, node above, token, contexts there.
+        # Possible nodes: chance, a number that keeps the order, parent, token, contexts there.
         found: list[tuple[float, int, int, int, Sequence[Context]]] = []
         order = count()
         above, node = 1.0, ROOT
         while len(tokens) < limit:
             below = self._followers(self._answers(end))
-            if leaves == branches:  # the others would be branches more
+            if leaves == branches:  # every other node would add a branch
                 below = below[:1]
             for token, chance in below:
                 if above * chance >= least:
@@ -228,7 +227,7 @@ class NgramProposer:
         return Candidates(tokens, parents, chances)
 
     def _judge(self, token: int) -> None:
-        """How right the answers at the text's end would have been."""
+        """Update the hit rates of the answers at the text's end with the token that came."""
         answers = self._answers(self._end)
         best, _ = self._best(answers)
         for (length, row), rates in zip(answers, self._rates, strict=True):
@@ -238,7 +237,7 @@ class NgramProposer:
         self.hit_rate += ((best == token) - self.hit_rate) / _MEMORY
 
     def _answers(self, end: Sequence[Context]) -> list[Answer]:
-        """Of each table, to a text that ends so."""
+        """The answer of each table at the end of a text."""
         if end is not self._end:
             return [table.longest(end) for table in self._tables]
         if self._at_end is None:
@@ -255,7 +254,7 @@ class NgramProposer:
         return best, chance
 
     def _followers(self, answers: Sequence[Answer]) -> list[tuple[int, float]]:
-        """Each token with its chance, the likeliest first."""
+        """Each token with its chance, likeliest first."""
         found: dict[int, float] = {}
         for (length, row), rates in zip(answers, self._rates, strict=True):
             for follower, rate in zip(row, rates[length], strict=False):
@@ -264,7 +263,7 @@ class NgramProposer:
         return sorted(found.items(), key=_chance, reverse=True)
 
     def _end_behind(self, behind: Sequence[int]) -> list[Context]:
-        """Every context at the end of the text and `behind`, the longest first."""
+        """Every context at the end of the text and `behind`, longest first."""
         if not behind:
             return self._end
         tail = [*(self._end[0] if self._end else ()), *behind][-LONGEST_CONTEXT:]
@@ -276,28 +275,28 @@ def _chance(answer: tuple[int, float]) -> float:
 
 
 def _first_rates(of_first: Sequence[float]) -> list[list[float]]:
-    """By length of the context, from 0, the chance of each of its followers before any was judged:
-    the later one came, the worse."""
+    """Initial hit rates of a context's followers, by the context's length from 0. Older followers
+    have lower rates."""
     return [[rate / (rank + 1) for rank in range(MOST_FOLLOWERS)] for rate in (0.0, *of_first)]
 
 
 def _extended(end: Sequence[Context], token: int) -> list[Context]:
-    """The contexts at the end of a text to which `token` was added."""
+    """The contexts at the end of a text behind `token`."""
     further = [(*context, token) for context in end[1 - LONGEST_CONTEXT :]]
     further.append((token,))
     return further
 
 
 MOST_TABLES = 64
-"""Salts whose tables are kept; that of the least recently served one goes."""
+"""Most tables, one a salt; the least recently used one is dropped."""
 
 
 class NgramMemory:
     """Makes the proposer of every session.
 
-    shares  whether the texts with one salt share a table; no two salts ever do, and texts without
-            one tell nobody anything
-    frozen  a table for everybody
+    shares  whether texts of one salt share a table. Texts of different salts never share one, and
+            texts without a salt share none
+    frozen  a table for all sessions
     """
 
     def __init__(self, *, shares: bool = False, frozen: Followers | None = None) -> None:

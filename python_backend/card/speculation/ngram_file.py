@@ -1,11 +1,11 @@
 """A table of followers, made from a corpus once.
 
-It is kept in arrays, which take a tenth of the memory of Python's tables and are ready when they
-are read. An `.npz` file of NumPy holds them:
+Arrays hold the table. They take a tenth of the memory of Python's tables and need no work after
+reading. NumPy's `.npz` file holds them:
 
 keys        [contexts] uint64 ascending, `keys_of` each context
-followers   [contexts, MOST_FOLLOWERS] int32, the most frequent first; -1: there is none
-vocabulary  [] ids of the vocabulary that the tokens are of
+followers   [contexts, MOST_FOLLOWERS] int32, most frequent first; -1: there is none
+vocabulary  [] number of ids in the tokens' vocabulary
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from numpy.typing import NDArray
 from card.speculation.ngram import LONGEST_CONTEXT, MOST_FOLLOWERS, Answer, Context
 
 MOST_FROZEN = 1 << 19
-"""Contexts of a file, about 12 MB."""
+"""Most contexts of a file, about 12 MB."""
 
 _HEADER_BYTES = 1 << 12
-"""Of an array of a file, at most."""
+"""Most bytes of an array's header."""
 _MOST_BYTES = {
     "keys.npy": MOST_FROZEN * 8 + _HEADER_BYTES,
     "followers.npy": MOST_FROZEN * MOST_FOLLOWERS * 4 + _HEADER_BYTES,
     "vocabulary.npy": 8 + _HEADER_BYTES,
 }
-"""Of a file's arrays, unpacked."""
+"""Most bytes of each array, unpacked."""
 
 _NOTHING = -1
 _SEEN_AGAIN = 2
-"""Times that a context must occur to be kept: what occurred once says little of other texts."""
+"""Least occurrences of a kept context; one occurrence says little about other texts."""
 _REMEMBERED = 1024
-"""Answers that are looked up once."""
+"""Number of cached answers."""
 _PAGE_BITS = 16
-"""First bits of a key that say where to look for it. Keys are spread evenly: half a dozen of the
-most contexts that there may be begin alike."""
+"""First bits of a key, which select the page to search. Keys are spread evenly, so a page of a full
+table has about eight keys."""
 _FACTOR, _BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
-"""Of a multiplicative hash (Knuth, The Art of Computer Programming, 6.4)."""
+"""Constants of a multiplicative hash (Knuth, The Art of Computer Programming, 6.4)."""
 
 
 class NgramFileError(ValueError):
@@ -52,8 +52,8 @@ class NgramFileError(ValueError):
 
 
 class FrozenTable:
-    """Followers of contexts, the most frequent first; implements `ngram.Followers`. Contexts that
-    share a key are taken for one, which costs a wrong proposal.
+    """Followers of contexts, most frequent first; implements `ngram.Followers`. Contexts with the
+    same key count as one, which costs a wrong proposal.
 
     keys, followers  see above
     """
@@ -61,10 +61,10 @@ class FrozenTable:
     def __init__(self, keys: NDArray[np.uint64], followers: NDArray[np.int32]) -> None:
         self.keys = keys
         self.followers = followers
-        self._ascending = keys.data  # a search of few keys is quicker outside NumPy
+        self._ascending = keys.data  # a search of few keys is faster outside NumPy
         first = np.arange(1 << _PAGE_BITS, dtype=np.uint64) << np.uint64(64 - _PAGE_BITS)
         self._pages = np.append(np.searchsorted(keys, first), len(keys)).data
-        # What is proposed is looked up again when the text comes there.
+        # A proposed context is looked up again when the text reaches it.
         self._longest = lru_cache(_REMEMBERED)(self._search)
 
     def __len__(self) -> int:
@@ -74,8 +74,8 @@ class FrozenTable:
         return self._longest(end[0]) if end else (0, ())
 
     def _search(self, context: Context) -> Answer:
-        # What ends a context that occurred often enough occurred as often: no longer one is known
-        # than the first that is not.
+        # The end of a frequent context is at least as frequent. So if the table lacks a context, it
+        # lacks all longer ones.
         length, place = 0, -1
         for key in keys_of(context):
             page = key >> (64 - _PAGE_BITS)
@@ -91,7 +91,7 @@ class FrozenTable:
 
 
 def keys_of(context: Context) -> Iterator[int]:
-    """Of the context's last token, its last two, and so on up to the whole context."""
+    """Keys of the context's last token, its last two tokens, and so on up to the whole context."""
     key = 0
     for token in reversed(context):
         key = ((key ^ (token + 1)) * _FACTOR) & _BITS
@@ -100,7 +100,7 @@ def keys_of(context: Context) -> Iterator[int]:
 
 
 def table_of(texts: Iterable[Sequence[int]], most_contexts: int = MOST_FROZEN) -> FrozenTable:
-    """The most frequent contexts of a corpus, and what most frequently followed each."""
+    """The most frequent contexts of a corpus, with the most frequent followers of each."""
     arrays = [np.zeros(0, np.int64), *(np.asarray(text, np.int64) for text in texts)]
     found = [_counted(arrays, length) for length in range(1, LONGEST_CONTEXT + 1)]
     keys, tokens, counts, seen = (np.concatenate(column) for column in zip(*found, strict=True))
@@ -119,8 +119,8 @@ def table_of(texts: Iterable[Sequence[int]], most_contexts: int = MOST_FROZEN) -
 
 
 def _counted(texts: Sequence[NDArray[np.int64]], length: int) -> tuple[NDArray[np.generic], ...]:
-    """Of contexts of this length: key, follower, how often it followed, and how often the context
-    occurred; sorted by key."""
+    """Contexts of this length: key, follower, count of the follower and count of the context;
+    sorted by key."""
     keys = np.concatenate([_keys(text, length) for text in texts])
     tokens = np.concatenate([text[length:] for text in texts])
     order = np.lexsort((tokens, keys))
@@ -147,12 +147,12 @@ def _keys(text: NDArray[np.int64], length: int) -> NDArray[np.uint64]:
 
 
 def _differs(values: NDArray[np.generic]) -> NDArray[np.bool_]:
-    """Where a value is another than the one before it."""
+    """Whether each value differs from the value before it."""
     return np.append(True, values[1:] != values[:-1]) if len(values) else np.zeros(0, bool)
 
 
 def _least_kept(seen: NDArray[np.int64], most: int) -> int:
-    """How often a context must have occurred, so that no more than `most` did."""
+    """The least count of a context at which no more than `most` contexts remain."""
     if len(seen) <= most:
         return 0
     return int(np.sort(seen)[len(seen) - most - 1]) + 1
@@ -174,9 +174,9 @@ def read_table(file: Path, vocabulary: int) -> FrozenTable:
     try:
         _check_sizes(file)
         with np.load(file, allow_pickle=False) as held:
-            # Names in full: a member called "keys" would be another than the one looked at.
+            # Full names: a member "keys" would differ from the checked member "keys.npy".
             keys, followers, size = (held[name] for name in _MOST_BYTES)
-    except Exception as error:  # NumPy, zipfile and zlib agree on none more particular
+    except Exception as error:  # NumPy, zipfile and zlib share no narrower class
         raise NgramFileError(f"{file} is no table of n-grams: {error}") from error
     if size.shape != () or size != vocabulary:
         raise NgramFileError(
@@ -189,8 +189,8 @@ def read_table(file: Path, vocabulary: int) -> FrozenTable:
 
 
 def _check_sizes(file: Path) -> None:
-    """Look at the sizes that the headers say, before anything is unpacked. Raises `ValueError`, and
-    what `zipfile` raises."""
+    """Check the sizes in the headers before unpacking. Raises `ValueError`, and the errors of
+    `zipfile`."""
     if (size := file.stat().st_size) > sum(_MOST_BYTES.values()):
         raise ValueError(f"it has {size} bytes; allowed: at most {sum(_MOST_BYTES.values())}")
     with zipfile.ZipFile(file) as archive:
@@ -207,7 +207,7 @@ def _check_sizes(file: Path) -> None:
 
 
 def _shape(content: IO[bytes]) -> tuple[int, ...]:
-    """What the header of an array says."""
+    """The shape in the header of an array."""
     if np.lib.format.read_magic(content) != (1, 0):  # type: ignore[no-untyped-call]
         raise ValueError("an array has another version than 1.0")
     shape: tuple[int, ...]
@@ -216,7 +216,7 @@ def _shape(content: IO[bytes]) -> tuple[int, ...]:
 
 
 def _is_sound(keys: NDArray[np.uint64], followers: NDArray[np.int32], vocabulary: int) -> bool:
-    """Whether these are ascending keys, and followers of each, one or more."""
+    """Whether the keys ascend and each has at least one follower."""
     return bool(
         keys.dtype == np.uint64
         and followers.dtype == np.int32

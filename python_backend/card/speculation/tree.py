@@ -1,12 +1,12 @@
 """The draft's own copy of a candidate tree while it grows, and how candidates are ranked.
 
-Candidates are ranked by the draft's log-probabilities, sharpened. The target takes the best of its
-scores, not a draw from them, so the draft's likeliest token is right more often than its softmax
-says, most of all where nothing is drawn. So every probability is raised to an exponent, and what
-may follow one node is normalised again: with that a tree goes deeper where it should
-(benchmarks/NOTES.md). A rank divided by the exponent is the chance that the candidate is right.
+Candidates are ranked by sharpened log-probabilities of the draft. The target takes the best of its
+scores, so the draft's likeliest token is right more often than its softmax says, most of all in
+greedy decoding. Sharpening raises every probability to an exponent and normalises the children of
+one node again, so that the tree goes deeper where the draft is sure (benchmarks/NOTES.md). A rank
+divided by the exponent is the log-probability that the candidate is right.
 
-Trees hold log-probabilities as the draft computed them. Code that ranks candidates sharpens them.
+Trees hold the draft's own log-probabilities. Code that ranks candidates sharpens them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ class Nodes(NamedTuple):
     """Candidates that a drafter adds to a session's tree, parents before children.
 
     tokens    [nodes] token ids
-    parents   [nodes] number of a node of the tree, or `ROOT`; the new nodes are numbered behind
-              those that the tree has
+    parents   [nodes] number of a node of the tree, or `ROOT`; new nodes are numbered behind the
+              nodes of the tree
     logprobs  [nodes] log-probability of each token given its parent, at most 0
-    passes    draft passes that the nodes took, as pacings count them; 0 while text is only read
-    saved     rows of a pass that the nodes did not need, because others share what is below them
-    waits     nothing was computed: the nodes are still to come from somewhere else
+    passes    draft passes that the nodes took, as pacings count them; 0 for a pass that only reads
+              text
+    saved     rows of a pass saved because nodes share their subtrees
+    waits     nothing was computed, because the nodes come asynchronously
     """
 
     tokens: Sequence[int] = ()
@@ -40,7 +41,7 @@ class Nodes(NamedTuple):
 
 
 class ReRoot(NamedTuple):
-    """What a commit left of a tree, in the numbers that nodes had before it.
+    """The effect of a commit on a tree, in the node numbers before it.
 
     committed  tokens, in order
     path       nodes along the committed tokens, as far as the tree had them
@@ -55,7 +56,7 @@ class ReRoot(NamedTuple):
 class GrowingTree:
     """Nodes below the last committed token; parents stand before their children.
 
-    Lists by node, because a pass adds a dozen nodes and NumPy takes longer to begin than that:
+    The fields are lists by node: a pass adds a dozen nodes, for which NumPy's overhead is too high.
 
     token, parent  parent is a node or `ROOT`
     score          log-probability of the path from the root
@@ -86,7 +87,7 @@ class GrowingTree:
         return max(self.depth, default=-1) + 1
 
     def with_nodes(self, nodes: Nodes) -> GrowingTree:
-        """Another tree, which has these nodes too."""
+        """A copy of the tree with these nodes added."""
         other = GrowingTree(self.capacity)
         other.token, other.parent = [*self.token], [*self.parent]
         other.score, other.depth = [*self.score], [*self.depth]
@@ -94,7 +95,7 @@ class GrowingTree:
         return other
 
     def add(self, nodes: Nodes) -> None:
-        """Append nodes: the first of them, if not all fit."""
+        """Append nodes; if not all fit, only the first of them."""
         room = self.room
         self.token += nodes.tokens[:room]
         self.parent += nodes.parents[:room]
@@ -120,9 +121,9 @@ class GrowingTree:
         return tokens[::-1]
 
     def re_root(self, committed: list[int]) -> ReRoot:
-        """Make the last of `committed` tokens the root: its descendants survive, the rest goes.
+        """Make the last of the `committed` tokens the root and keep only its descendants.
 
-        When the tree lacks a committed token everything below the last match is wrong and goes.
+        If the tree lacks a committed token, the tree becomes empty.
         """
         path = follow(self.token, self.parent, ROOT, committed)
         if len(path) < len(committed) or not path:
@@ -157,35 +158,36 @@ def score_exponent(*, greedy: bool) -> float:
 
 
 def sharpened(logprobs: Sequence[float], exponent: float) -> list[float]:
-    """Log-probabilities of `p ** exponent`, normalised over what stands below one node.
+    """Log-probabilities of `p ** exponent`, normalised over the children of one node.
 
-    Of the tokens that are not told only their share is known. None of them is likelier than the
-    least likely one that is told, so they count as that likely each, or as their share.
+    Of the missing tokens only the total probability is known. None of them is likelier than the
+    least likely child, so each counts with that child's probability, or with the total if that is
+    smaller.
 
-    logprobs  [nodes] of its children given the node, at most 0
+    logprobs  [nodes] log-probabilities of children given their node, at most 0
     """
     if not logprobs:
         return []
-    # A dozen numbers for each row of a draft pass: NumPy takes longer to begin.
+    # NumPy's overhead is too high for a dozen numbers for each row of a draft pass.
     probabilities = [math.exp(value) for value in logprobs]
     rest = max(1.0 - sum(probabilities), 0.0)
     total = sum([probability**exponent for probability in probabilities])
     total += rest * min(rest, *probabilities) ** (exponent - 1.0)
-    if not total > 0.0:  # nothing is likely enough for a number, or one is none
+    if not total > 0.0:  # all probabilities underflow to 0, or one is NaN
         return [-math.inf] * len(logprobs)
     norm = math.log(total)
     return [exponent * value - norm for value in logprobs]
 
 
 def ranked_below(tree: Tree, node: int, exponent: float) -> Tree:
-    """What is below a node of a tree (or below `ROOT`), with ranks as scores: the nodes that may be
-    worth a row. Few of a tree's dozens are, and NumPy takes longer to begin."""
+    """The nodes below a node of a tree (or below `ROOT`) that may be worth a row, with ranks as
+    scores. They are few, so NumPy's overhead would be too high."""
     below: defaultdict[int, list[int]] = defaultdict(list)
     for child, parent in enumerate(tree.parent):
         below[parent].append(child)
     ranked, scores = Tree(tree.root_length, [], [], []), tree.score
     kept = [node]
-    for place, above in enumerate(kept, ROOT):  # it grows meanwhile
+    for place, above in enumerate(kept, ROOT):  # the loop appends to `kept`
         children = below.get(above)
         if children is None:
             continue

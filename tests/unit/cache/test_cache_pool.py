@@ -74,7 +74,7 @@ def test_what_somebody_else_put_there_before_is_neither_used_nor_touched(
         (home / "pool-0").write_bytes(b"\0" * pool_bytes(GEOMETRY))
     before = sorted(tmp_path.rglob("*"))
     assert Pool.open(tmp_path, SERVER, GEOMETRY) is None
-    with pytest.raises(PoolError, match=f"somebody else could read what is in it: '{home}'"):
+    with pytest.raises(PoolError, match=f"another user can read this directory: '{home}'"):
         Pool.create(tmp_path, SERVER, GEOMETRY)
     assert sweep_pools(tmp_path) == []
     assert sorted(tmp_path.rglob("*")) == before

@@ -1,4 +1,4 @@
-"""What makes a candidate final, by the value of the setting `speculation.acceptance`."""
+"""Acceptance rules, by the value of the setting `speculation.acceptance`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Exact match: a candidate is accepted where it is the token that the target chooses anyway.
+"""Exact match: a candidate is accepted if it is the token that the target chooses.
 
-`sample` is called with the arguments that plain autoregressive decoding would use. As long as the
-chosen token is a candidate below the current node, verification steps into it; the first token that
-is none is the correction. So the text is the target's, whatever the candidates were.
+`sample` gets the arguments that plain autoregressive decoding would use. While the chosen token is
+a candidate below the current node, verification steps into it. The first chosen token that is not a
+candidate is the correction. So the text does not depend on the candidates.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from card.speculation.acceptance.interface import AcceptanceConfig, TargetRows, 
 
 
 class Exact:
-    """Equality with the target's own choice."""
+    """Accepts a candidate that equals the target's own choice."""
 
     lossless: ClassVar[bool] = True
 
@@ -37,7 +37,7 @@ class Exact:
             row = logits.row(1 + node)
             allowed = None
             if constraint is not None and (allowed := constraint.allowed()) is None:
-                break  # its mask is not ready: the rest waits for another pass
+                break  # its mask is not ready, so the rest waits for another pass
             token = sample(row, history, request.parameters, allowed)
             child = children.get((node, token))
             if child is None and constraint is None and token not in request.parameters.end_ids:
@@ -71,13 +71,13 @@ class Exact:
         history: History,
         request: SlotRequest,
     ) -> int | None:
-        """A candidate below `node` that is accepted though the target's choice, which ends no text,
-        is another token. `history` is left as it is. None: there is no such candidate."""
+        """A candidate below `node` that is accepted although the target chooses another token,
+        which does not end the text. None: there is no such candidate. `history` stays unchanged."""
         return None
 
 
 def children_of(candidates: Candidates) -> dict[tuple[int, int], int]:
-    """The candidate with this token below this one, or below `ROOT`; the first of several."""
+    """Candidates by parent (or `ROOT`) and token; the first of several equal ones."""
     children: dict[tuple[int, int], int] = {}
     for index, edge in enumerate(zip(candidates.parents, candidates.tokens, strict=True)):
         children.setdefault(edge, index)
@@ -85,7 +85,7 @@ def children_of(candidates: Candidates) -> dict[tuple[int, int], int]:
 
 
 def finish_of(token: int, history: History, request: SlotRequest) -> Finish:
-    """Whether the text ends with this token, the last one of `history`."""
+    """Whether, and why, the text ends with this token, the last one of `history`."""
     if token in request.parameters.end_ids:
         return Finish.END_ID
     if history.generated >= request.max_tokens:

@@ -1,4 +1,4 @@
-"""What a rule of acceptance decides."""
+"""The interface of acceptance rules."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from card.sampling import History, Likeliest
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceConfig:
-    """The settings that rules of acceptance go by.
+    """The settings of acceptance rules.
 
-    loose_entropy  share of the largest entropy from which on the target is unsure (`loose`: θ)
-    loose_window   candidates that must be right behind one that is not (`loose`: W)
+    loose_entropy  share of the largest entropy at which the target counts as unsure (`loose`: θ)
+    loose_window   right candidates that must follow a wrong one (`loose`: W)
     """
 
     loose_entropy: float = 0.3
@@ -27,17 +27,18 @@ class AcceptanceConfig:
 
 @dataclass(slots=True)
 class VerifyResult:
-    """What one target pass decided for one session.
+    """The result of one target pass for one session.
 
-    tokens             committed tokens in order: accepted candidates, then at most one of the
-                       target's own
+    tokens             committed tokens in order: accepted candidates, then at most one token of
+                       the target's own
     accepted           whether each token was a candidate
-    log_probabilities  of each token under the unprocessed logits; zeros unless asked for
-    likeliest          ids at each token's position under the same; empty unless asked for
+    log_probabilities  of each token under the unprocessed logits; zeros unless requested
+    likeliest          likeliest ids at each token's position under the unprocessed logits; empty
+                       unless requested
     rows               the rows of the pass that lie on the committed path, in order
-    rejected           whether the last token took the place of candidates that were wrong
-    foreign            accepted candidates that the target would not have chosen; a rule that is
-                       lossless has none
+    rejected           whether the last token replaced wrong candidates
+    foreign            accepted candidates that the target would not have chosen; 0 for a lossless
+                       rule
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -64,7 +65,7 @@ class TargetRows(Protocol):
 class AcceptanceRule(Protocol):
     """Decides which candidates become text.
 
-    lossless  the text is what the target alone would write
+    lossless  the text equals the text of plain decoding
     """
 
     lossless: ClassVar[bool]
@@ -79,10 +80,10 @@ class AcceptanceRule(Protocol):
         request: SlotRequest,
         constraint: Constraint | None = None,
     ) -> VerifyResult:
-        """What is committed; `history` and the constraint's text grow by it.
+        """Verify candidates; `history` and the constraint's text grow by the committed tokens.
 
-        Row 0 of `logits` belongs to the last committed token, row 1 + i to candidate i. Candidates
-        behind a place where the constraint does not know yet what it allows are left for another
-        pass. Raises `InvalidLogitsError`, and `GuideError` if the constraint allows no token, or
-        has used up what it may take.
+        Row 0 of `logits` belongs to the last committed token, row 1 + i to candidate i. Where the
+        constraint's mask is not ready yet, verification ends and the next pass continues. Raises
+        `InvalidLogitsError`, and `GuideError` if the constraint allows no token or exceeds its
+        limits.
         """

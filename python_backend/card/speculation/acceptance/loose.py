@@ -1,12 +1,12 @@
-"""FLy: a candidate that the target would not have chosen is kept where the target was unsure and
-both agree again behind it (arXiv 2511.22972). Not lossless.
+"""FLy: a candidate that the target would not have chosen is accepted if the target is unsure and
+agrees with the candidates behind it (arXiv 2511.22972). This rule is not lossless.
 
-At a mismatch the entropy of the target's distribution, as a share of the largest there can be, must
-reach θ. Then the next W candidates must all be the target's own choices. A mismatch that fails is
-corrected, and verification ends there.
+At a mismatch the entropy of the target's distribution, as a share of the largest possible entropy,
+must reach θ. Then the next W candidates must all be the target's own choices. Otherwise the
+mismatch is corrected, and verification ends there.
 
-The rule is about the likeliest token. Texts that are drawn, or held to a guide, are verified
-exactly; so are tokens that end a text or that the request forbids.
+The rule applies to greedy texts without a guide. Other texts are verified exactly; so are tokens
+that end a text or that the request forbids.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from card.speculation.acceptance.interface import AcceptanceConfig, TargetRows
 
 
 class Loose(Exact):
-    """Entropy gate and deferred window."""
+    """The entropy gate and the deferred window."""
 
     lossless: ClassVar[bool] = False
 
@@ -78,10 +78,10 @@ class Loose(Exact):
 
 
 def normalised_entropy(logits: NDArray[np.float32]) -> float:
-    """Of softmax of a row [vocabulary], from 0 (sure) to 1 (all tokens alike)."""
+    """Entropy of the softmax of a row [vocabulary], from 0 (sure) to 1 (all tokens equal)."""
     shifted = logits.astype(np.float64) - float(logits.max())
     weights = np.exp(shifted)
     total = float(weights.sum())
-    # A token that is impossible adds nothing, and 0 times minus infinity is no number.
+    # An impossible token adds nothing; 0 times minus infinity would give NaN.
     weighted = float((weights * np.maximum(shifted, -1e6)).sum()) / total
     return (math.log(total) - weighted) / math.log(len(logits))

@@ -1,6 +1,6 @@
-"""Who makes candidates, by the value of the setting `speculation.drafter`.
+"""Drafters, by the value of the setting `speculation.drafter`.
 
-`remote` is none of them: a device makes its candidates, for a request that brings a key.
+`remote` is not a value of that setting: a device makes the candidates of a request with a key.
 """
 
 from __future__ import annotations

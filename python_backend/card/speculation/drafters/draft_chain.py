@@ -1,4 +1,4 @@
-"""Draft passes that follow one another without a look at what they return.
+"""A chain of draft passes that run without a look at their results in between.
 
 Each pass expands the likeliest child of the node that the pass before expanded.
 """
@@ -19,8 +19,8 @@ from card.speculation.tree import Nodes
 class DraftChain:
     """One session's passes, first to last.
 
-    text   tokens of the text that the first pass reads; its end is expanded if there are any
-    node   expanded by the first pass: an unexpanded node of the tree, or `ROOT` behind a text
+    text   tokens of the text that the first pass reads and expands behind; may be empty
+    node   the node that the first pass expands: an unexpanded node, or `ROOT` behind a text
     """
 
     session: DraftedSession
@@ -30,7 +30,7 @@ class DraftChain:
 
     @property
     def depth(self) -> int:
-        """Of the first node; -1 for the text's end."""
+        """Depth of the first node; -1 for the text's end."""
         return self.session.tree.depth_of(self.node)
 
     @property
@@ -39,12 +39,12 @@ class DraftChain:
         return len(self.text) - 1 if self.text else self.drafted.pending
 
     def rankings(self, passes: int) -> list[Ranking]:
-        """What each of so many passes asks the engine."""
+        """The ranking of each of `passes` passes."""
         parameters, noise = self.session.request.parameters, self.drafted.noise
         return [ranking_of([self._position(at)], parameters, noise) for at in range(passes)]
 
     def rows(self, ranking: Ranking) -> SequenceTokens:
-        """What the first pass reads."""
+        """The rows of the first pass."""
         drafted = self.drafted
         if self.text:
             return SequenceTokens(drafted.engine_session, self.text, logits=1, ranking=ranking)
@@ -53,8 +53,8 @@ class DraftChain:
         return SequenceTokens(drafted.engine_session, tokens, parents, ranking=ranking)
 
     def grow(self, found: Sequence[Logits]) -> tuple[Nodes, list[int]]:
-        """The best children of every node that was expanded, and those nodes: one a pass, `NO_NODE`
-        where the tree had no room for it."""
+        """The best children of every expanded node, and these nodes: one a pass, `NO_NODE` where
+        the tree had no room."""
         drafted, tree, expanded = self.drafted, self.session.tree, [self.node]
         parameters = self.session.request.parameters
         tokens, parents, logprobs = list[int](), list[int](), list[float]()
@@ -83,5 +83,5 @@ class DraftChain:
         engine.commit_kv(drafted.engine_session, range(len(text)), surviving)
 
     def _position(self, at: int) -> int:
-        """Where the children of a pass stand, counted from the first pass."""
+        """Position of the children of pass `at`, counted from the first pass."""
         return len(self.session.tokens) + 1 + self.depth + at

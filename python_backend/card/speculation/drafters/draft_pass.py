@@ -1,6 +1,6 @@
-"""What one draft pass forwards for a session, and the nodes that come of it.
+"""The rows of a draft pass for one session, and the new nodes.
 
-A pass expands nodes of the session's tree; n-gram proposals may stand behind one of them.
+A pass expands nodes of the session's tree. N-gram proposals may follow one of these nodes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from card.speculation.ngram import NgramProposer
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
 NO_NODE = -2
-"""Stands for a forwarded row that turned out to be no node."""
+"""Marks a forwarded row that did not become a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Expansion:
     """Rows of a pass in order: `nodes`, then `proposals`.
 
     nodes      unexpanded nodes of the tree, or `ROOT` alone behind a text
-    proposals  (row that the proposal stands behind, proposed token), rows before their proposals
+    proposals  (row that the proposal follows, proposed token), rows before their proposals
     """
 
     nodes: list[int]
@@ -51,7 +51,7 @@ class Expansion:
     def tree_rows(
         self, tree: GrowingTree, entry: Sequence[int], pending: int
     ) -> tuple[list[int], list[int]]:
-        """Tokens and parents (pending KV entries) of the rows, which become `pending` and on.
+        """Tokens and parents (pending KV entries) of the rows; the first row's entry is `pending`.
 
         entry  KV entry of every node of the tree
         """
@@ -65,13 +65,13 @@ class Expansion:
 
 
 class Limits(NamedTuple):
-    """Of one pass of one session.
+    """Limits of one pass of one session.
 
-    width      nodes that are expanded, at most
-    proposals  tokens proposed behind one of them, at most
+    width      most nodes that the pass expands
+    proposals  most tokens proposed behind one of them
     depth      tokens that the tree may run ahead of the text
-    room       rows, all told
-    curve      of passes, by the rows of the session
+    room       most rows
+    curve      costs of a pass, by the rows of the session
     exponent   of `card.speculation.tree`
     """
 
@@ -84,12 +84,12 @@ class Limits(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """Nodes to expand, and where proposals may join them.
+    """Nodes to expand, and the node that proposals may follow.
 
     nodes      unexpanded nodes of the tree, or `ROOT` alone behind a text
-    place      in `nodes`, of the one that proposals stand behind
-    behind     tokens from the root to that one
-    proposals  tokens that may be proposed there, at most
+    place      index in `nodes` of the node that proposals follow
+    behind     tokens from the root to that node
+    proposals  most tokens that may be proposed there
     """
 
     nodes: list[int]
@@ -98,17 +98,17 @@ class Chosen(NamedTuple):
     proposals: int = 0
 
     def with_proposals(self, proposed: Sequence[int]) -> Expansion:
-        """With a chain of them."""
+        """The expansion of these nodes with a chain of proposals."""
         above = [self.place, *range(len(self.nodes), len(self.nodes) + len(proposed))]
         return Expansion(self.nodes, list(zip(above, proposed, strict=False)))
 
 
 def worthwhile(curve: CostCurve, ranks: Sequence[float], exponent: float) -> int:
-    """How many of the nodes to expand now, at least one of them.
+    """Number of nodes to expand now, at least one.
 
-    A node is worth as much as the chance that the target comes by it, the chance of its path: what
-    a pass gives is the sum over its nodes. So a tree of which one path is nearly certain grows
-    deep, and one that could go on in many ways grows wide, as far as rows are cheap here.
+    The gain of a node is the probability of its path; the gain of a pass is the sum over its nodes.
+    So a tree with one nearly certain path grows deep, and a tree with many likely paths grows wide,
+    as far as rows are cheap.
 
     ranks  [nodes] log-probabilities of their paths times `exponent`, best first
     """
@@ -117,7 +117,7 @@ def worthwhile(curve: CostCurve, ranks: Sequence[float], exponent: float) -> int
 
 def choose_nodes(view: TreeView, frontier: Frontier, limits: Limits) -> Chosen | None:
     """The next nodes by the growth rule, None if there are none; proposals may follow the likeliest
-    of them."""
+    node."""
     tree, rank = view.tree, view.rank
     nodes = frontier.take(view, min(limits.width, limits.room), limits.depth)
     if not nodes:
@@ -127,7 +127,7 @@ def choose_nodes(view: TreeView, frontier: Frontier, limits: Limits) -> Chosen |
         for node in nodes[count:]:
             frontier.push(node, rank[node], tree.depth[node])
         nodes = nodes[:count]
-    # Proposals cost rows, so they go where the tree most likely gets deeper.
+    # Proposals cost rows, so they follow the node where the tree most likely gets deeper.
     place = max(range(len(nodes)), key=lambda row: rank[nodes[row]])
     node = nodes[place]
     most = min(limits.proposals, limits.depth - 2 - tree.depth[node], limits.room - len(nodes))
@@ -137,17 +137,17 @@ def choose_nodes(view: TreeView, frontier: Frontier, limits: Limits) -> Chosen |
 def nodes_of(
     expansion: Expansion, children: list[list[Child]], tree: GrowingTree, *, copied: bool
 ) -> tuple[Nodes, list[float], list[int]]:
-    """The children of every row that is a node, as far as the tree lacks them and has room; their
-    ranks given their parents; and the node of each row.
+    """The new children of every row that is a node, as far as the tree has room; their ranks given
+    their parents; and the node of each row.
 
-    A proposal is a node if it is among the children of the row it stands behind.
+    A proposal is a node if it is among the children of the row that it follows.
 
     copied  nodes may have children before they are expanded
     """
     tokens, parents = list[int](), list[int]()
     logprobs, ranks = list[float](), list[float]()
     rows = list(expansion.nodes)
-    hung: list[dict[int, int]] = []  # of every row, nodes by token
+    hung: list[dict[int, int]] = []  # nodes of every row, by token
     for row, below in enumerate(children):
         if row >= len(rows):
             above, proposal = expansion.proposals[row - len(expansion.nodes)]
@@ -167,12 +167,12 @@ def nodes_of(
 
 @dataclass(slots=True)
 class DraftedTree:
-    """What a drafter keeps of one session.
+    """A drafter's state of one session.
 
-    engine_session  KV cache: its prefix is the committed text, perhaps without its last tokens
+    engine_session  KV cache; its prefix is the committed text, perhaps without its last tokens
     entry           [nodes] pending KV entry of every node of the tree, or `UNEXPANDED`
-    rank            [nodes] of every node's path, by which the tree grows
-    pending         KV entries behind the prefix
+    rank            [nodes] rank of every node's path, by which the tree grows
+    pending         number of KV entries behind the prefix
     """
 
     engine_session: int
@@ -214,12 +214,13 @@ class DraftedTree:
         return confirmed, surviving
 
     def add(self, tree: GrowingTree, parents: Sequence[int], ranks: Sequence[float]) -> None:
-        """Let the growth rule choose among nodes that come behind those of the tree.
+        """Offer new nodes to the growth rule; they are numbered behind the nodes of the tree.
 
-        parents  [nodes] of each; ranks: of each, given its parent
+        parents  [nodes] parent of each
+        ranks    [nodes] rank of each, given its parent
         """
         known = len(tree)
-        depth: list[int] = []  # of those that come
+        depth: list[int] = []  # of the new nodes
         for node, (parent, rank) in enumerate(zip(parents, ranks, strict=True), known):
             is_first = parent == ROOT
             self.entry.append(UNEXPANDED)
@@ -229,9 +230,9 @@ class DraftedTree:
             self.frontier.push(node, self.rank[node], above + 1)
 
     def expand(self, rows: Sequence[int]) -> None:
-        """A pass gave the nodes of its rows entries.
+        """Record the KV entries that a pass made for the nodes of its rows.
 
-        rows  the node of each, or `NO_NODE`
+        rows  the node of each row, or `NO_NODE`
         """
         for at, node in enumerate(rows, self.pending):
             if node != NO_NODE:
@@ -239,8 +240,8 @@ class DraftedTree:
         self.pending += len(rows)
 
     def expand_behind_text(self, rows: Sequence[int]) -> list[int]:
-        """A pass read the end of the text, and proposals behind it. Returns the proposals, counted
-        from the first, that became nodes: their entries become the pending ones.
+        """Record a pass that read the end of the text and proposals behind it. Returns the indices
+        of the proposals that became nodes; their entries become the pending ones.
 
         rows  the node of each proposal, or `NO_NODE`
         """

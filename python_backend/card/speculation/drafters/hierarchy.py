@@ -1,12 +1,11 @@
 """Hierarchical speculative decoding: a smaller draft drafts for the draft, and n-grams draft for
 the smaller one (HSD, arXiv 2510.19705).
 
-Each level collects a parcel of tokens that it agrees with and hands it upward: n-grams to
-`draft_small`, which reviews them until it has `parcel` tokens; these to the draft, which reviews
-them in one pass; what the draft keeps, to the target. Every level corrects the first token that it
-would not choose itself, and the level below goes on behind the correction. The target alone decides
-what becomes text, so the levels below it may be as lenient as they like: the draft keeps a token
-that is among its children worth a node.
+N-grams draft for `draft_small`, which reviews them until it has a parcel of `parcel` tokens. The
+draft reviews the parcel in one pass. The target verifies the tokens that the draft keeps. Each
+level corrects the first token that it would not choose itself, and the level below continues behind
+the correction. Only the target decides the text, so the levels below may be lenient: the draft
+keeps a token that is among its children worth a node.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from card.speculation.tree import Nodes, ReRoot
 
 
 class HierarchyDrafter(TreeDrafter):
-    """A tree drafter that reviews parcels of a smaller draft. Its passes count as many as the tree
-    got layers: a pacing that waits for γ tokens waits for a parcel of γ."""
+    """A tree drafter that reviews parcels of a smaller draft. Each new layer of the tree counts as
+    a pass, so a pacing that waits for γ tokens waits for a parcel of γ."""
 
     model: ClassVar[Model] = "engines"
     runs_ahead = False
@@ -82,11 +81,12 @@ def _counted_by_layers(session: DraftedSession, nodes: Nodes) -> Nodes:
 class Parcel:
     """Tokens that a session's draft will review.
 
-    proposer  of n-grams
-    behind    tokens from the text's end to where they stand
-    most      tokens wanted, as far as the KV cache has room: the text's last token may be pending
-    chunk     tokens that may be read at once
-    tokens    so far
+    proposer  the n-gram proposer
+    behind    tokens from the text's end to the parcel
+    most      most tokens of the parcel, within the KV cache's room: the text's last token may be
+              pending
+    chunk     most tokens that one pass reads
+    tokens    the tokens so far
     """
 
     session: DraftedSession
@@ -98,17 +98,17 @@ class Parcel:
 
     @property
     def path(self) -> list[int]:
-        """All tokens behind the text."""
+        """All tokens behind the text: `behind`, then the parcel."""
         return [*self.behind, *self.tokens]
 
 
 @dataclass(slots=True)
 class _Chain:
-    """What the small draft keeps of one session.
+    """The small draft's state of one session.
 
-    engine_session  KV cache: its prefix begins the text, without the text's last token
-    noise           of the target
-    pending         tokens of the entries behind the prefix, one behind the other
+    engine_session  KV cache; its prefix is a beginning of the text, without the text's last token
+    noise           the target's noise
+    pending         tokens of the KV entries behind the prefix, in order
     """
 
     engine_session: int
@@ -118,12 +118,12 @@ class _Chain:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """What a parcel puts into a pass.
+    """The rows of a parcel in a pass.
 
-    known      tokens that are read and lead to `proposed`
+    known      tokens that are read before `proposed`
     proposed   n-grams behind them
-    positions  of what follows the last known token, and of what follows each n-gram; empty: text
-               alone is read
+    positions  position behind the last known token, and behind each n-gram; empty: the pass reads
+               only text
     """
 
     rows: SequenceTokens
@@ -133,9 +133,9 @@ class _Rows:
 
 
 class _SmallDraft:
-    """Writes parcels, reviewing n-grams. It reads a prompt while the draft does.
+    """Writes parcels and reviews n-grams for them. It reads a prompt while the draft does.
 
-    ngram_tokens  n-grams that one pass reviews, at most
+    ngram_tokens  most n-grams that one pass reviews
     """
 
     def __init__(self, engine: Engine, ngram_tokens: int) -> None:
@@ -151,7 +151,7 @@ class _SmallDraft:
         close_and_keep(self._engine, self._chains.pop(session.number).engine_session, session)
 
     def commit(self, session: DraftedSession) -> None:
-        """Entries of the text join the prefix; behind them stay those of a chain that it is on."""
+        """Move the entries of the text to the prefix; keep the rest of a chain that agrees."""
         chain = self._chains[session.number]
         chain.noise.forget(len(session.tokens))
         text = session.tokens[self._engine.length(chain.engine_session) :]
@@ -159,7 +159,7 @@ class _SmallDraft:
         self._keep(session, chain, len(chain.pending) if right == len(text) else right)
 
     def fill(self, parcels: Sequence[Parcel]) -> None:
-        """Until each is full. All that lack tokens share a pass."""
+        """Fill every parcel; those that lack tokens share a pass."""
         lacking = [parcel for parcel in parcels if self._has_to_read(parcel)]
         while lacking:
             passes = [self._rows(parcel) for parcel in lacking]
@@ -171,17 +171,17 @@ class _SmallDraft:
             ]
 
     def _has_to_read(self, parcel: Parcel) -> bool:
-        """Whether tokens are wanted, or the prompt is still being read."""
+        """Whether the parcel lacks tokens, or the small draft still reads the prompt."""
         chain, text = self._chains[parcel.session.number], parcel.session.tokens
         unread = len(text) - self._engine.length(chain.engine_session) - len(chain.pending)
         return parcel.most > 0 or unread > parcel.chunk
 
     def _rows(self, parcel: Parcel) -> _Rows:
-        """What the KV cache lacks of the text and the path behind it, then n-grams."""
+        """The tokens of the text and its path that lack KV, then n-grams."""
         session = parcel.session
         chain = self._chains[session.number]
         wanted = session.tokens[self._engine.length(chain.engine_session) :] + parcel.path
-        # The last token is read again if need be: what follows it is asked for.
+        # The last token may be read again, because its logits are needed.
         self._keep(session, chain, min(_common(chain.pending, wanted), len(wanted) - 1))
         missing = wanted[len(chain.pending) :]
         known = missing[: parcel.chunk]
@@ -203,8 +203,8 @@ class _SmallDraft:
         return _Rows(rows, known, proposed, positions)
 
     def _review(self, parcel: Parcel, rows: _Rows, logits: Logits) -> bool:
-        """Take the n-grams that the small draft chooses itself, and its own token behind them;
-        whether the parcel lacks more."""
+        """Take the n-grams that the small draft chooses itself, and its own token behind them.
+        Returns whether the parcel lacks more."""
         session = parcel.session
         chain = self._chains[session.number]
         if not rows.positions:
@@ -233,6 +233,6 @@ class _SmallDraft:
 
 
 def _common(some: Sequence[int], others: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Number of equal tokens at the beginning of both."""
     pairs = zip(some, others, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(some), len(others)))

@@ -1,4 +1,4 @@
-"""What a drafter is: four methods, each about sessions that the draft's loop follows."""
+"""The interface of drafters: four methods that the draft's loop calls with its sessions."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
 Model = Literal["engine", "engines", "tensorrt_llm", "none"]
-"""What makes a drafter's passes: an `Engine`, that of the draft and that of `draft_small`,
-TensorRT-LLM's `Runtime`, or no model at all."""
+"""The model of a drafter: the draft's `Engine`, the engines of the draft and `draft_small`,
+TensorRT-LLM's `Runtime`, or no model."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftConfig:
-    """The settings that drafters go by.
+    """The settings of drafters.
 
-    width               nodes that one pass expands, at most
+    width               most nodes that one pass expands
     depth               tokens that a tree may run ahead of the text
     growth              key of `GROWTHS`: the rule of requests that name none
-    growth_config       what growth rules go by
-    ngram_tokens        n-gram proposals behind a node, at most
+    growth_config       the settings of growth rules
+    ngram_tokens        most n-gram proposals behind a node
     parcel              tokens that a smaller draft writes for one pass
-    adapts              fewer nodes are expanded where their rows cost more than they promise
-    prefill_chunk       tokens of a text that one pass reads, at most
+    adapts              a pass expands fewer nodes where their rows cost more than their gain
+    prefill_chunk       most tokens of a text that one pass reads
     side_branches       requests beside the draft's own continuation (TensorRT-LLM)
-    side_branch_tokens  tokens of each of them
-    stall_timeout_s     a model that has requests and gives no token for longer is broken
+    side_branch_tokens  tokens of each side branch
+    stall_timeout_s     a model with requests that makes no token for longer counts as broken
     """
 
     width: int = 4
@@ -48,14 +48,14 @@ class DraftConfig:
 
 @dataclass(slots=True, eq=False)
 class DraftedSession:
-    """One session as drafters see it. The loop writes it; drafters read it.
+    """A drafter's view of one session. The loop writes it; drafters read it.
 
-    number      of the session, from `open` to `close`
-    request     what is decoded and how
+    number      number of the session, from `open` to `close`
+    request     the session's request
     tokens      prompt and committed output
     tree        candidates below the last of `tokens`
-    constraint  what keeps candidates to the guide of the text; None: it has none
-    passes      that may be made before the loop looks at the session again
+    constraint  keeps candidates within the text's guide; None: there is no guide
+    passes      passes that the drafter may make before the loop looks at the session again
     """
 
     number: int
@@ -67,32 +67,34 @@ class DraftedSession:
 
     @property
     def tokens_left(self) -> int:
-        """Tokens that the text may still get: candidates further ahead are of no use."""
+        """Tokens that the text may still get; candidates further ahead are useless."""
         return len(self.request.prompt) + self.request.max_tokens - len(self.tokens)
 
 
 class Drafter(Protocol):
     """Makes candidates. One thread calls it.
 
-    model  what it needs to run on
+    model  the model that it needs
     """
 
     model: ClassVar[Model]
 
     def __init__(self, model: Any, config: DraftConfig) -> None:
-        """`model` is what the class's own `model` says, or None."""
+        """`model` is of the type that the class attribute `model` names, or None."""
 
     def open(self, session: DraftedSession) -> None:
-        """Begin a session, whose tree is empty. Raises `EngineError` when there is no room."""
+        """Begin a session with an empty tree. Raises `EngineError` when there is no room."""
 
     def commit(self, session: DraftedSession, re_root: ReRoot) -> None:
-        """The target committed tokens: `session` is as it is now, `re_root` says what is left of
-        its tree."""
+        """Follow a commit of the target: `session` holds the new state, `re_root` the change of its
+        tree."""
 
     def propose(self, sessions: Sequence[DraftedSession]) -> list[Nodes | None]:
-        """One pass over these sessions, or as many as `DraftedSession.passes` allows: what is to be
-        added to the tree of each. None: nothing more can be added before the next commit. Called in
-        every step of the loop, also for no session."""
+        """Make one pass over these sessions, or as many as `DraftedSession.passes` allows.
+
+        Returns the new nodes for the tree of each; None: the drafter adds nothing more before the
+        next commit. The loop calls this in every step, even without a session.
+        """
 
     def close(self, session: DraftedSession) -> None:
         """Forget a session."""

@@ -1,10 +1,10 @@
-"""A device drafts with its own model and sends what it would write (SLED, arXiv 2506.09397).
+"""A device drafts with its own model and sends its tokens (SLED, arXiv 2506.09397).
 
-Candidates are accepted only where the target writes the same, so tokens alone cross the network.
-Every message says the whole chain that the device stands behind, from a place in the output that it
-has seen committed. So a message that is lost, late or twice there does no harm.
+Candidates are accepted only where the target chooses the same token, so only tokens cross the
+network. Every message holds the device's whole chain, from a committed position of the output on.
+So lost, late and repeated messages do no harm.
 
-This drafter runs outside the draft's process, which leaves its sessions alone.
+This drafter runs outside the draft's process, which does not draft for its sessions.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ REMOTE = "remote"
 
 @dataclass(frozen=True, slots=True)
 class DeviceDraft:
-    """What a device would write.
+    """The chain of a device.
 
-    position  output tokens that come before
+    position  number of output tokens before the chain
     tokens    ids, in order
     """
 
@@ -28,8 +28,8 @@ class DeviceDraft:
     tokens: Sequence[int]
 
     def behind(self, committed: Sequence[int]) -> Sequence[int]:
-        """What of it is still to come, where the output goes on with `committed` from `position`
-        on; nothing where the text went another way."""
+        """The rest of the chain behind `committed`, the output from `position` on; empty where the
+        text differs from the chain."""
         known = len(committed)
         if list(self.tokens[:known]) != list(committed):
             return ()

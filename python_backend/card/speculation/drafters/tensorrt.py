@@ -1,11 +1,11 @@
 """TensorRT-LLM's draft model: streamed requests grow the trees, commits prune them.
 
-A session has one *spine*, the draft's own greedy continuation, whose alternatives per step hang
-beside it, and a few *side branches* behind the likeliest alternatives. Each is a request of its
-own; all share the KV blocks of the committed prefix. What a commit prunes is aborted.
+A session has one *spine*, the draft's own greedy continuation with the alternatives of each step,
+and a few *side branches* behind the likeliest alternatives. Each is a request of its own; all share
+the KV blocks of the committed prefix. A commit aborts the requests that it prunes.
 
-Requests are made, read and aborted on the runtime's event loop. What they give waits in a queue
-until the draft's loop asks.
+The runtime's event loop makes, reads and aborts requests. Their tokens wait in a queue until the
+draft's loop takes them.
 """
 
 from __future__ import annotations
@@ -26,26 +26,27 @@ from card.speculation.tree import GrowingTree, Nodes, ReRoot
 log = logging.getLogger(__name__)
 
 _UNTOLD = math.log(0.7)
-"""Log-probability of a token that came without one."""
+"""Log-probability of a token that TensorRT-LLM returns without one."""
 
 _WORTH_A_REQUEST = math.log(0.05)
-"""A side branch less likely than this, given the committed text, is not grown."""
+"""A less likely side branch, given the committed text, gets no request."""
 
 _MOST_BEHIND = 4
-"""A request that is further behind the committed text starts anew: prefill catches up faster."""
+"""A request further behind the committed text starts again, because prefill is faster."""
 
 _Told = tuple[int, dict[int, float]]
-"""A token that a request gave, and log-probabilities by id."""
+"""A token of a request, and log-probabilities by id."""
 
 
 @dataclass(slots=True, eq=False)
 class _Growth:
     """A request that grows the tree.
 
-    node     what its last token became; `path`: the tokens from the root to there
-    behind   committed tokens that it has yet to give before it grows anything again
-    arrived  what it gave and nobody took yet; the event loop appends
-    ended    it gives nothing more; the event loop's word
+    node     node of its last token
+    path     tokens from the root to `node`
+    behind   committed tokens that it must still generate before it grows the tree again
+    arrived  tokens that the draft's loop has not taken yet; the event loop appends
+    ended    the request ended; the event loop sets it
     """
 
     node: int
@@ -57,7 +58,7 @@ class _Growth:
     ended: bool = False
 
     def follow(self, re_root: ReRoot) -> bool:
-        """Go where the text went; whether it can."""
+        """Follow the text to its new root; returns whether the request can."""
         committed, path = re_root.committed, self.path
         if self.behind or committed[: len(path)] == path:
             self.behind += committed[0 if self.behind else len(path) :]
@@ -71,9 +72,9 @@ class _Growth:
 
 @dataclass(slots=True)
 class _Requests:
-    """Those of one session.
+    """The requests of one session.
 
-    is_stuck  one gave nothing, so none is made before the next commit
+    is_stuck  a request returned no token, so none is made before the next commit
     """
 
     spine: _Growth | None = None
@@ -91,8 +92,8 @@ class _Requests:
 
 
 class TensorRTDrafter:
-    """Grows trees from streamed requests. Raises what the engine raised: the process is of no use
-    then."""
+    """Grows trees from streamed requests. Raises the engine's own errors; the process cannot
+    continue then."""
 
     model: ClassVar[Model] = "tensorrt_llm"
 
@@ -109,7 +110,7 @@ class TensorRTDrafter:
         self._abort(self._requests.pop(session.number).all())
 
     def commit(self, session: DraftedSession, re_root: ReRoot) -> None:
-        """Abort what grows where the text did not go."""
+        """Abort the requests that the text left."""
         requests = self._requests[session.number]
         requests.is_stuck = False
         wrong = [growth for growth in requests.all() if not growth.follow(re_root)]
@@ -131,7 +132,7 @@ class TensorRTDrafter:
     # --- requests -----------------------------------------------------------------------------
 
     def _missing(self, session: DraftedSession) -> Iterator[tuple[_Growth, int]]:
-        """Requests that are to be made, and the tokens of each: the spine first, then the likeliest
+        """Requests to make, with the number of tokens of each: the spine first, then the likeliest
         side branches."""
         requests, tree = self._requests[session.number], session.tree
         if requests.is_stuck or tree.room < 1:
@@ -140,7 +141,7 @@ class TensorRTDrafter:
         tip = _tip(tree)
         if requests.spine is None:
             tokens = depth - 1 - tree.depth_of(tip)
-            # One request for many tokens: the rest of a spine waits until half of it is used.
+            # A spine is one request for many tokens; it is extended once half of it is used.
             if tokens > 0 and (tip == ROOT or 2 * tokens >= depth):
                 requests.spine = _Growth(tip, tree.path(tip))
                 yield requests.spine, tokens
@@ -156,14 +157,14 @@ class TensorRTDrafter:
             yield growth, tokens
 
     def _request(self, missing: Sequence[tuple[DraftedSession, _Growth, int]]) -> None:
-        """On the event loop."""
+        """Make requests; runs on the event loop."""
         for session, growth, tokens in missing:
             arguments = draft_arguments(tokens, self._config.width)
             growth.output = self._runtime.generate([*session.tokens, *growth.path], arguments)
             self._tasks.start(self._follow(growth))
 
     async def _follow(self, growth: _Growth) -> None:
-        """Take down what a request generates until it ends. On the event loop."""
+        """Queue the tokens of a request until it ends; runs on the event loop."""
         read = 0
         try:
             async for _ in growth.output:
@@ -184,14 +185,14 @@ class TensorRTDrafter:
         if growths:
             self._runtime.call(lambda: [growth.output.abort() for growth in growths])
 
-    # --- what they give -----------------------------------------------------------------------
+    # --- their tokens -------------------------------------------------------------------------
 
     def _arrived(self, session: DraftedSession) -> Nodes | None:
-        """What came for a session since it was asked last."""
+        """The new nodes of a session since the last call; None if its tree cannot grow."""
         requests, added = self._requests[session.number], _Addition(session.tree)
         growths, passes, wrong = requests.all(), 0, list[_Growth]()
         for growth in growths:
-            # Read first: what came before the end is in the queue by then.
+            # `ended` is read first: the queue then holds all tokens before the end.
             ended, given = growth.ended, growth.given
             goes_on = _take(growth, added)
             if growth is requests.spine:
@@ -222,7 +223,7 @@ class _Addition:
         return len(self.tokens) >= self._tree.room
 
     def add(self, parent: int, token: int, logprob: float) -> int:
-        """The child of `parent` that carries `token`, added if it is new. The tree is not full."""
+        """The child of `parent` with `token`, added if it is new. The tree must not be full."""
         if parent < len(self._tree):
             known = follow(self._tree.token, self._tree.parent, parent, [token])
             if known:
@@ -237,8 +238,8 @@ class _Addition:
 
 
 def _take(growth: _Growth, added: _Addition) -> bool:
-    """Hang the tokens that a request gave, each with the alternatives beside it. Whether it may go
-    on: not if it went elsewhere than the text, or the tree is full."""
+    """Add the tokens of a request, each with its alternatives. Returns whether the request may
+    continue: not if it left the text, or the tree is full."""
     while growth.arrived:
         token, told = growth.arrived.popleft()
         growth.given += 1
@@ -258,7 +259,7 @@ def _take(growth: _Growth, added: _Addition) -> bool:
 
 
 def _tip(tree: GrowingTree) -> int:
-    """The end of the path along the likeliest children."""
+    """The last node of the path along the likeliest children."""
     best: dict[int, int] = {}
     for node, parent in enumerate(tree.parent):
         if parent not in best or tree.score[node] > tree.score[best[parent]]:

@@ -1,7 +1,7 @@
 """A draft model grows a tree of its likely continuations (CARD, arXiv 2508.04462).
 
-The KV cache of the model holds the committed text and the expanded nodes below it: what a commit
-leaves of the tree is never forwarded again.
+The KV cache of the model holds the committed text and the expanded nodes below it. Nodes that
+survive a commit are never forwarded again.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from card.speculation.ngram import NgramProposer
 from card.speculation.tree import Nodes, ReRoot, score_exponent
 
 LONGEST_COMMIT = 16
-"""As many tokens as a step of the target seldom exceeds: text that the KV cache lacks beyond that
-is read like a prompt."""
+"""A step of the target seldom commits more tokens; a longer text without KV is read like a
+prompt."""
 
 
 class DraftPlan(NamedTuple):
-    """What one session puts into a pass, before anything is proposed.
+    """The part of a pass for one session, before n-gram proposals.
 
-    text    tokens of the text that the KV cache lacks; they come first
-    chunk   tokens that may be read at once
-    chosen  nodes behind them; None: text alone is read
+    text    tokens of the text without KV; they come first
+    chunk   most tokens that one pass reads
+    chosen  nodes behind them; None: the pass reads only text
     """
 
     text: Sequence[int]
@@ -53,22 +53,22 @@ class DraftPlan(NamedTuple):
 
     @property
     def behind(self) -> Sequence[int]:
-        """Tokens from the text's end to where proposals may stand."""
+        """Tokens from the text's end to the place of proposals."""
         return () if self.chosen is None else self.chosen.behind
 
     @property
     def proposals(self) -> int:
-        """Tokens that may be proposed, at most."""
+        """Most tokens that may be proposed."""
         return 0 if self.chosen is None else self.chosen.proposals
 
 
 class DraftPass(NamedTuple):
-    """What one session puts into a pass.
+    """The part of a pass for one session.
 
     text       tokens of the text that come first in `rows`
-    expansion  the rows behind them and the text's end; None: text alone is read
-    positions  of every expanded row's children (empty if nothing depends on them)
-    masks      what the guide allows below every row; None: everything
+    expansion  the rows behind the text's end; None: the pass reads only text
+    positions  position of every expanded row's children (empty if nothing depends on them)
+    masks      ids that the guide allows below every row; None: all ids
     """
 
     rows: SequenceTokens
@@ -79,14 +79,14 @@ class DraftPass(NamedTuple):
 
 
 class TreeDrafter:
-    """Grows trees on an engine whose sessions hold them."""
+    """Grows trees on an engine with tree sessions."""
 
     model: ClassVar[Model] = "engine"
     most_proposals: int = 2
-    """Proposals behind a node: each costs a row in every pass, and beside nodes to expand more than
-    two n-grams brought nothing."""
+    """Most proposals behind a node. Each costs a row in every pass, and more than two n-grams
+    beside nodes to expand gained nothing."""
     runs_ahead: ClassVar[bool] = True
-    """Passes may follow one another without a look; who is proposed to looks each time."""
+    """Whether passes may run as a chain; a drafter that reviews proposals looks after each pass."""
 
     def __init__(self, model: Engine, config: DraftConfig) -> None:
         self._engine = model
@@ -108,7 +108,8 @@ class TreeDrafter:
     # --- correct ------------------------------------------------------------------------------
 
     def commit(self, session: DraftedSession, re_root: ReRoot) -> None:
-        """The KV entries of the committed path join the prefix, those of surviving nodes stay."""
+        """Move the KV entries of the committed path to the prefix; keep those of surviving
+        nodes."""
         drafted = self._trees[session.number]
         confirmed, surviving = drafted.re_root(session.tree, re_root)
         self._engine.commit_kv(drafted.engine_session, confirmed, surviving)
@@ -117,7 +118,7 @@ class TreeDrafter:
     # --- grow ---------------------------------------------------------------------------------
 
     def propose(self, sessions: Sequence[DraftedSession]) -> list[Nodes | None]:
-        """Read what the KV cache lacks of a text, else expand the best nodes."""
+        """Read the tokens of a text without KV, else expand the best nodes."""
         if len(sessions) == 1 and self._runs_ahead(sessions[0]):
             return [self._propose_chain(sessions[0])]
         plans = [
@@ -138,7 +139,7 @@ class TreeDrafter:
         ]
 
     def _proposed(self, planned: Sequence[tuple[DraftedSession, DraftPlan]]) -> list[list[int]]:
-        """What each session adds to its pass, in a chain: n-grams."""
+        """The chain of n-grams that each session adds to its pass."""
         return [
             self._trees[session.number].proposer.propose(plan.behind, plan.proposals)
             for session, plan in planned
@@ -147,25 +148,25 @@ class TreeDrafter:
     def _with_chunks(
         self, sessions: Sequence[DraftedSession]
     ) -> Iterator[tuple[DraftedSession, int]]:
-        """How many tokens of its text each session may read in this pass. Long texts that are read
-        at once share one chunk: candidates of the others wait no longer for many than for one."""
+        """Tokens of its text that each session may read in this pass. Long texts in one pass share
+        one chunk, so that the candidates of the other sessions wait no longer."""
         reading = [self._reads_prompt(session) for session in sessions]
         chunk = min(self._config.prefill_chunk, self._engine.most_rows)
-        # Never less than is committed meanwhile: whoever reads so little never catches up.
+        # Never fewer tokens than the target commits meanwhile, or the draft never catches up.
         share = max(min(chunk, LONGEST_COMMIT), chunk // max(1, sum(reading)))
         for session, reads in zip(sessions, reading, strict=True):
             yield session, share if reads else chunk
 
     def _reads_prompt(self, session: DraftedSession) -> bool:
-        """Whether the KV cache lacks more than the target commits in a step."""
+        """Whether more tokens lack KV than the target commits in a step."""
         known = self._engine.length(self._trees[session.number].engine_session)
         return len(session.tokens) - known > LONGEST_COMMIT
 
     def _plan(
         self, session: DraftedSession, chunk: int, sharing: int, *, is_chain: bool = False
     ) -> DraftPlan | None:
-        """What to forward for one of `sharing` sessions, or first for a chain of passes; None:
-        nothing can be expanded."""
+        """The plan of one of `sharing` sessions, or of the first pass of a chain; None: nothing can
+        be expanded."""
         width, proposals, curve = (1, 0, CostCurve({})) if is_chain else self._share(sharing)
         drafted = self._trees[session.number]
         depth = min(self._config.depth, session.tokens_left)
@@ -184,7 +185,7 @@ class TreeDrafter:
     def _text_plan(
         self, session: DraftedSession, drafted: DraftedTree, known: int, chunk: int, proposals: int
     ) -> DraftPlan:
-        """Text the KV cache lacks; behind its end, as far as the chunk has room, proposals."""
+        """Tokens of the text without KV; behind its end, as far as the chunk has room, n-grams."""
         missing = session.tokens[known : known + chunk]
         end = known + len(missing)
         _follow_text(drafted.proposer, session.tokens, end)
@@ -213,7 +214,7 @@ class TreeDrafter:
         return DraftPass(rows, len(text), expansion, positions, masks)
 
     def _share(self, sessions: int) -> tuple[int, int, CostCurve]:
-        """Width, proposals and costs of one of `sessions`: they share the rows of a pass."""
+        """Width, proposals and costs of one of `sessions` sessions that share a pass's rows."""
         if sessions not in self._shares:
             config = self._config
             rows = max(1, DRAFT_ROWS // sessions)
@@ -226,11 +227,11 @@ class TreeDrafter:
     def _ranking(
         self, session: DraftedSession, drafted: DraftedTree, expansion: Expansion
     ) -> tuple[list[int], Masks | None, Ranking]:
-        """Positions of the children of every row, which of them the guide allows, and what to ask
-        the engine."""
+        """Positions of the children of every row, the ids that the guide allows, and the ranking
+        for the engine."""
         parameters = session.request.parameters
         positions: list[int] = []
-        # Else nothing depends on where the children stand.
+        # Without noise nothing depends on the children's positions.
         if not parameters.is_greedy or parameters.logit_bias:
             first = len(session.tokens) + 1
             positions = [first + depth for depth in expansion.depths(session.tree)]
@@ -251,7 +252,7 @@ class TreeDrafter:
         children = [frontier.hang(*pair) for pair in zip(ranked, depths, strict=True)]
         found, ranks, rows = nodes_of(expansion, children, tree, copied=frontier.shares)
         drafted.add(tree, found.parents, ranks)
-        if planned.text:  # whose end is the first row
+        if planned.text:  # the end of the text is the first row
             right = drafted.expand_behind_text(rows[1:])
             self._engine.commit_kv(
                 drafted.engine_session,
@@ -265,15 +266,15 @@ class TreeDrafter:
     # --- grow in a chain of passes ------------------------------------------------------------
 
     def _runs_ahead(self, session: DraftedSession) -> bool:
-        """Whether passes may follow one another before anybody looks at what they gave."""
+        """Whether passes may run as a chain, without a look at their results in between."""
         if session.passes <= 1 or session.constraint is not None:
             return False
         frontier = self._trees[session.number].frontier
         return self.runs_ahead and frontier.runs_ahead and self._engine.runs_ahead
 
     def _propose_chain(self, session: DraftedSession) -> Nodes | None:
-        """Read what the KV cache lacks of a text or expand the best node, then the best child of
-        that, and so on."""
+        """Read the tokens of a text without KV or expand the best node; then expand the best child
+        of that node, and so on."""
         ((_, chunk),) = self._with_chunks([session])
         plan = self._plan(session, chunk, 1, is_chain=True)
         if plan is None:
@@ -286,7 +287,7 @@ class TreeDrafter:
         depth = min(self._config.depth, session.tokens_left)
         room = session.tree.capacity - max(len(session.tree), drafted.pending)
         passes = min(session.passes, depth - 1 - chain.depth, room)
-        rankings = chain.rankings(max(1, passes))  # behind a text that is whole, none is of use
+        rankings = chain.rankings(max(1, passes))  # a whole text needs no candidates
         rows = chain.rows(rankings[0])
         found = self._engine.forward_chain(rows, rankings[1:], chain.entry)
         nodes, expanded = chain.grow(found)
@@ -294,7 +295,7 @@ class TreeDrafter:
         return nodes
 
     def _with_copies(self, session: DraftedSession, drafted: DraftedTree, found: Nodes) -> Nodes:
-        """With what nodes share, behind the nodes found by the pass."""
+        """The nodes of the pass, then the copies that nodes share."""
         grown = session.tree.with_nodes(found)
         depth = min(self._config.depth, session.tokens_left)
         copies, ranks = drafted.frontier.copies(drafted.view(session, grown), depth)
@@ -308,8 +309,8 @@ class TreeDrafter:
 
 
 def open_behind_kept(engine: Engine, session: DraftedSession) -> int:
-    """A session of the engine behind text that is kept, if any is; the last token is read for what
-    follows it."""
+    """Open a session of the engine with kept KV, if there is any. The last token is always read,
+    because its logits are needed."""
     if not session.request.reuses_kv:
         return engine.open_session()
     return engine.open_session(session.tokens[:-1], session.request.salt)
@@ -323,6 +324,6 @@ def close_and_keep(engine: Engine, number: int, session: DraftedSession) -> None
 
 
 def _follow_text(proposer: NgramProposer, tokens: Sequence[int], until: int) -> None:
-    """Let proposals come from the text up to there; a long prompt is taken in chunk by chunk, for
+    """Add the text up to `until` to the proposer; a long prompt is added chunk by chunk, because
     the other sessions wait meanwhile."""
     proposer.extend(tokens[proposer.length : until])

@@ -1,4 +1,4 @@
-"""Who waits for whom, by the value of `decoding` in settings and requests."""
+"""Pacings, by the value of `decoding` in settings and requests."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ PLAIN = next(name for name, pacing in PACINGS.items() if not pacing.queries)
 
 
 def counted_as(pacing: str) -> str:
-    """What metrics count the pacing of this key as."""
+    """Label of the pacing in metrics."""
     return PACINGS[pacing].counted_as or pacing
 
 
 def title_of(pacing: str) -> str:
-    """What tables call the pacing of this key."""
+    """Name of the pacing in tables."""
     return PACINGS[pacing].title or pacing.replace("_", "-")

@@ -1,4 +1,4 @@
-"""Plain decoding: the draft never runs, the target never looks for candidates."""
+"""Plain decoding: the draft never runs, and the target never queries candidates."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""SpecBranch: the target verifies what is before a branch point while the draft follows the
+"""SpecBranch: the target verifies the chain before a branch point while the draft follows the
 branches (arXiv 2506.01979).
 
-Where the draft is in doubt its tree forks (growth `branch`). The target's pass begins when the
-chain below the last committed token has come to a fork, or is γ tokens long. Meanwhile the draft
-makes γ passes at most: drafting for longer than a pass of the target never pays.
+The draft's tree forks at a doubtful token (growth `branch`). The target's pass begins when the
+chain below the last committed token reaches a fork or γ tokens. During the target's pass the draft
+makes at most γ passes, because longer drafting does not pay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Branch(Pacing):
     title = "SpecBranch"
 
     def draft_may_run(self, progress: Progress) -> bool:
-        """What the chain lacks of γ tokens, and γ passes for its branches."""
+        """Allow the passes that complete the chain of γ tokens, then γ passes for its branches."""
         num_draft_tokens = progress.num_draft_tokens
         return progress.passes < max(0, num_draft_tokens - progress.inherited) + num_draft_tokens
 

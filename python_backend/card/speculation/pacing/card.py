@@ -1,10 +1,11 @@
 """CARD: neither model waits for the other (arXiv 2508.04462); and `auto`.
 
-While the target reads the prompt, the draft leaves the machine to it, so that the first token
-comes as early as without a draft. A draft that has a device of its own takes a head start.
+The draft waits while the target reads the prompt, so that the first token comes as early as without
+a draft. A draft with a device of its own does not wait: it takes a head start.
 
-With `auto` the controller chooses between CARD and turns from pass to pass. Two models that share a
-device may gain more in turns: the target then waits for as many draft passes as gain most.
+With `auto` the controller chooses between CARD and turns before each pass. Two models that share a
+device may gain more in turns: the target then waits for the number of draft passes with the highest
+gain.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from card.speculation.pacing.interface import Pacing, Progress
 
 HEAD_START = 12
-"""Draft passes before the first commit: a tree of any use to the first queries."""
+"""Draft passes before the first commit, enough for a useful first tree."""
 
 
 class Card(Pacing):

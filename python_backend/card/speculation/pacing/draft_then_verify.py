@@ -1,4 +1,4 @@
-"""Draft-then-verify: the draft makes γ passes while the target waits, then the other way round
+"""Draft-then-verify: the draft makes γ passes while the target waits, then they swap
 (Leviathan, Kalman, Matias, arXiv 2211.17192)."""
 
 from __future__ import annotations

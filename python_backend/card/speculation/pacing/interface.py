@@ -1,4 +1,4 @@
-"""What a pacing decides, and what it may look at."""
+"""The interface of pacings, and the progress that they decide by."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import ClassVar, NamedTuple
 
 
 class Progress(NamedTuple):
-    """Where one session stands since its last commit. Each side fills in what it can see.
+    """One session's progress since its last commit. Each side fills in the fields that it knows.
 
     num_draft_tokens  γ of the request
     passes            draft passes below the last committed token
-    exhausted         the draft adds nothing more before the next commit
-    inherited         layers of the tree that the last commit left standing (draft's side)
-    ahead             tokens of the best chain below the last committed token, γ at most (target's
+    exhausted         the draft adds no more nodes before the next commit
+    inherited         layers of the tree that survived the last commit (draft's side)
+    ahead             tokens of the best chain below the last committed token, at most γ (target's
                       side; only for a pacing that sets `looks_ahead`)
-    forks             some token of that chain has siblings (likewise)
-    verifying         candidates in the target's pass under way; 0: none (draft's side)
+    forks             a token of that chain has siblings (as `ahead`)
+    verifying         candidates in the target's pass under way; 0: there are none (draft's side)
     begun             the target has committed a token
-    apart             the draft takes no cores, and no device, from the target (draft's side)
-    awaited           passes of the draft that the controller lets the target wait for; 0: it waits
-                      for none
+    apart             the draft shares neither cores nor a device with the target (draft's side)
+    awaited           draft passes for which the controller makes the target wait; 0: it does not
+                      wait
     """
 
     num_draft_tokens: int
@@ -35,22 +35,21 @@ class Progress(NamedTuple):
 
 
 class Pacing:
-    """Who waits for whom: two predicates. The defaults let both run.
+    """Two predicates decide whether draft and target may run. By default both always may.
 
-    title        what tables call it; "": its key in the registry
-    queries      the target looks for candidates
+    title        its name in tables; "": its key in the registry
+    queries      the target queries candidates
     drafts       the draft follows sessions of this pacing
     waits        the target waits for the draft
-    parallel     the draft runs while the target does
+    parallel     the draft runs while the target runs
     adapts       the controller may stop the draft where it does not pay
-    takes_turns  the controller may let the target wait for the draft
-    counted_as   what metrics count it as; "": its key
-    looks_ahead  `target_may_run` reads `Progress.ahead` or `forks`, which cost a look at the tree
-    growth       the growth rule that the draft's tree follows unless the request names one; None:
-                 that of the settings
+    takes_turns  the controller may make the target wait for the draft
+    counted_as   its label in metrics; "": its key
+    looks_ahead  `target_may_run` reads `Progress.ahead` or `forks`, which cost a read of the tree
+    growth       the growth rule of the draft's tree unless the request names one; None: the rule of
+                 the settings
 
-    The loops wait for nobody who is dead, and for nobody who gives nothing for long, whatever a
-    pacing says.
+    The loops never wait for a dead process, and stop waiting for one that makes no progress.
     """
 
     title: ClassVar[str] = ""
@@ -69,8 +68,8 @@ class Pacing:
         return True
 
     def passes_at_once(self, progress: Progress) -> int:
-        """Passes that the draft may make, if it may make one, before it looks at the session again:
-        nothing is committed meanwhile."""
+        """Passes that the draft may make, if it may make one, before it looks at the session again.
+        No tokens are committed meanwhile."""
         return 1
 
     def target_may_run(self, progress: Progress) -> bool:
@@ -78,5 +77,5 @@ class Pacing:
         return True
 
     def chunk(self, num_draft_tokens: int) -> int:
-        """Candidates that a target which waits has when the chain of γ tokens is whole."""
+        """Candidates of a waiting target when the chain of γ tokens is complete."""
         return num_draft_tokens

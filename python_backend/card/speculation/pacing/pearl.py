@@ -1,8 +1,8 @@
-"""PEARL: both run, in rounds of γ (arXiv 2408.11850).
+"""PEARL: draft and target run at the same time, in rounds of γ passes (arXiv 2408.11850).
 
-Pre-verify: while the draft makes its γ passes the target verifies the first of them, which is the
-token that the target commits by itself. Post-verify: while the target verifies a chunk the draft
-makes the next γ passes. Whoever ends a round first waits for the other.
+Pre-verify: while the draft makes its γ passes, the target verifies the first drafted token, which
+is the token that the target commits by itself. Post-verify: while the target verifies a chunk, the
+draft makes the next γ passes. The model that ends a round first waits for the other.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ class Pearl(Pacing):
     title = "PEARL"
 
     def draft_may_run(self, progress: Progress) -> bool:
-        """Below a corrected token nothing was inherited (pre-verify); else what is left of the
-        chunk was (post-verify), and the draft completes the chunk first."""
+        """After a correction no layers survive (pre-verify). Otherwise the rest of the chunk
+        survives (post-verify), and the draft completes the chunk first."""
         num_draft_tokens, inherited = progress.num_draft_tokens, progress.inherited
         unfinished = max(0, num_draft_tokens - 1 - inherited) if inherited else 0
         return progress.passes < unfinished + num_draft_tokens
 
     def target_may_run(self, progress: Progress) -> bool:
-        """Without a candidate ahead it is pre-verify."""
+        """A session without a candidate ahead is in pre-verify."""
         num_draft_tokens, ahead = progress.num_draft_tokens, progress.ahead
         is_whole = ahead >= self.chunk(num_draft_tokens) or progress.passes >= num_draft_tokens
         return not ahead or progress.exhausted or is_whole

@@ -1,8 +1,8 @@
-"""SSD (Saguaro): the target asks for a chain of γ tokens and waits for it; while it verifies the
-chain the draft prepares one for each answer (arXiv 2603.03251).
+"""SSD (Saguaro): the target waits for a chain of γ tokens; while it verifies the chain, the draft
+prepares a chain for each likely outcome (arXiv 2603.03251).
 
-If the answer is among those that the draft prepared for (growth `fan_out`), the next chain is there
-at once; else the draft makes it now, which is the paper's "just in time" way.
+If the draft prepared for the actual outcome (growth `fan_out`), the next chain is ready at once.
+Otherwise the draft makes the chain then, the paper's "just in time" way.
 """
 
 from __future__ import annotations

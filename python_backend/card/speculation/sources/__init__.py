@@ -1,4 +1,4 @@
-"""What the target asks for candidates, in order; each adds to what those before it found."""
+"""The target's sources of candidates; each adds to the candidates of the sources before it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ SOURCES: dict[str, type[Source]] = {
     "ngram": NgramSource,
     "phrases": PhraseSource,
 }
-"""In the order in which they are asked."""
+"""Sources by name, in the order of a query."""
 
 WITHOUT_DRAFT = tuple(name for name, source in SOURCES.items() if not source.needs_draft)
-"""Those that need no draft's process: values of the setting `speculation.proposals`, and of
-`speculation.drafter`, which then says that there is no draft."""
+"""Sources without a draft's process: values of the setting `speculation.proposals`, and of
+`speculation.drafter` for a service without a draft."""
 
 
 def make_sources(query: str, branches: int, proposals: str = "ngram") -> dict[str, Source]:
-    """Sources by name, in the order in which they are asked: all that need a draft, and one of the
-    target's own.
+    """Sources by name, in the order of a query: all that need a draft, and one of the target's own.
 
-    query     key of `SHAPES`: what is taken from the draft's tree
+    query     key of `SHAPES`, the shape of a query of the draft's tree
     branches  most paths of a query
     proposals one of `WITHOUT_DRAFT`
     """

@@ -1,4 +1,4 @@
-"""What the target can ask for candidates before a pass."""
+"""The interface of sources, which the target queries for candidates before a pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from card.speculation.ngram import NgramProposer
 
 
 class QueriedSession(Protocol):
-    """One session as sources see it."""
+    """A source's view of one session."""
 
     @property
     def request(self) -> SlotRequest: ...
@@ -22,10 +22,10 @@ class QueriedSession(Protocol):
 
     @property
     def proposer(self) -> NgramProposer:
-        """It has read the whole history."""
+        """The session's n-gram proposer, which has read the whole history."""
 
     def tree(self) -> Tree | None:
-        """A snapshot of what the draft published."""
+        """A snapshot of the tree that the draft published."""
 
 
 class Source:
@@ -37,15 +37,15 @@ class Source:
     needs_draft: ClassVar[bool]
 
     def __init__(self, query: str, branches: int) -> None:
-        """What `make_sources` is given."""
+        """Takes the arguments of `make_sources`."""
 
     def candidates(
         self, session: QueriedSession, behind: Candidates, limit: int, least: float = LEAST_CHANCE
     ) -> Candidates:
-        """`behind`, which sources before this one found, with what this one adds; at most `limit`
+        """`behind`, the candidates of the sources before, with those of this one; at most `limit`
         candidates in all.
 
-        least  candidates less likely than this are worth no row: a source may leave them out
+        least  least chance of a candidate worth a row; a source may leave out others
         """
         raise NotImplementedError
 
@@ -56,5 +56,5 @@ class Source:
         result: VerifyResult,
         rows: TargetRows,
     ) -> None:
-        """What became of candidates, once the session has committed it; `rows` as in
+        """Learn the result of a verification after its commit; `rows` as in
         `AcceptanceRule.verify`."""

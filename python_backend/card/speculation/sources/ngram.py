@@ -1,6 +1,6 @@
 """N-gram proposals behind a chain that left rows unused, or alone (Cacheback, arXiv 2511.21699).
 
-Where a query may have several paths, so may what stands alone: a trie of what followed.
+If a query may have several paths, n-grams alone form a trie.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from card.speculation.sources.interface import QueriedSession, Source
 
 
 class NgramSource(Source):
-    """Asks the session's `NgramProposer`."""
+    """Proposes n-grams of the session's `NgramProposer`."""
 
     needs_draft: ClassVar[bool] = False
 

@@ -1,9 +1,9 @@
-"""Ouroboros (arXiv 2402.13720): n-grams, and what becomes of a tail that was rejected.
+"""Ouroboros (arXiv 2402.13720): n-grams, and phrases from rejected tails.
 
-Where the target refuses a candidate, it has read those behind it too. What it would have said there
-stands in the pass: as long as it agrees with them they are a phrase, which may well follow the
-correction. The first token of its own ends the phrase. Phrases are proposed behind a chain, as
-n-grams are, and are as likely as phrases were of late.
+A pass also computes the target's choices behind a rejected candidate. As long as these agree with
+the candidates there, the candidates form a phrase, which may well follow the correction. The
+target's first differing token ends the phrase. Phrases are proposed behind a chain, like n-grams.
+Their recent hit rate is their probability.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from card.speculation.sources.ngram import NgramSource
 
 
 class PhraseSource(NgramSource):
-    """Asks the session's `NgramProposer`, which it tells what rejected tails hold."""
+    """Adds the phrases of rejected tails to the session's `NgramProposer`."""
 
     def learn(
         self,
@@ -29,8 +29,8 @@ class PhraseSource(NgramSource):
 
 
 def phrase_behind(wrong: int, verified: Candidates, rows: TargetRows) -> list[int]:
-    """What the target says behind the candidate number `wrong` of a chain, which it refused: the
-    candidates there as far as it agrees, and one token of its own."""
+    """The phrase behind the rejected candidate number `wrong` of a chain: the candidates there as
+    far as the target agrees, then one token of its own."""
     phrase: list[int] = []
     for row in range(1 + wrong, 1 + len(verified)):
         token = int(rows.row(row).argmax())

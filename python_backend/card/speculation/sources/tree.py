@@ -1,6 +1,6 @@
 """The query of CARD: the likeliest continuation in the draft's tree (arXiv 2508.04462, §3).
 
-`SHAPES` says what a query takes: the best chain, or the best subtree.
+`SHAPES` names the shapes of a query: the best chain, or the best subtree.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from card.speculation.tree import ranked_below, score_exponent
 class Shape:
     """Chooses candidates below a node of a tree.
 
-    is_chain  it takes one path
+    is_chain  the shape is one path
     """
 
     is_chain: ClassVar[bool] = False
 
     def take(self, tree: Tree, node: int, limit: int, branches: int, exponent: float) -> Candidates:
-        """At most `limit` candidates on at most `branches` paths. The scores are ranks, which
-        were sharpened by `exponent`."""
+        """At most `limit` candidates on at most `branches` paths. The tree's scores are ranks,
+        sharpened by `exponent`."""
         raise NotImplementedError
 
 
 class Chain(Shape):
-    """The path of which most is to be expected."""
+    """The path with the most expected accepted tokens."""
 
     is_chain = True
 
@@ -52,11 +52,12 @@ class Subtree(Shape):
 
 
 SHAPES: dict[str, Shape] = {"chain": Chain(), "subtree": Subtree()}
-"""By the value of the setting `speculation.query`."""
+"""Shapes by the value of the setting `speculation.query`."""
 
 
 class TreeSource(Source):
-    """Walks from the tree's root along what is committed, then takes the best of what is below."""
+    """Descends from the tree's root along the committed tokens, then takes the best candidates
+    below."""
 
     needs_draft: ClassVar[bool] = True
 
@@ -75,8 +76,8 @@ class TreeSource(Source):
 
 
 def chain_ahead(session: QueriedSession, limit: int) -> tuple[int, bool]:
-    """How many tokens the best chain below the text has, `limit` at most, and whether a token of it
-    has siblings."""
+    """Number of tokens of the best chain below the text, at most `limit`, and whether a token of
+    the chain has siblings."""
     if (found := _end_of_text(session)) is None:
         return 0, False
     (tree, node), exponent = found, _exponent(session)
@@ -90,7 +91,8 @@ def _exponent(session: QueriedSession) -> float:
 
 
 def _end_of_text(session: QueriedSession) -> tuple[Tree, int] | None:
-    """The draft's tree, and its node for the last committed token; None where it has none."""
+    """The draft's tree, and its node for the last committed token; None if there is no such
+    node."""
     tree, history = session.tree(), session.history
     if tree is None or tree.root_length > len(history):
         return None

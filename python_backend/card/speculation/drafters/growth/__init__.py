@@ -1,7 +1,7 @@
-"""In which order a tree grows, by the value of the setting `speculation.growth`.
+"""Growth rules of trees, by the value of the setting `speculation.growth`.
 
-`frontier`  what every rule implements, and the children of a row, scored as the target will choose;
-            each rule is one file beside it
+`frontier`  the interface of the rules, and the children of a row with the target's noise; each
+            rule is one file beside it
 """
 
 from __future__ import annotations

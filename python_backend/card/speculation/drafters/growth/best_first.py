@@ -1,4 +1,4 @@
-"""Best-first growth: each pass expands the likeliest nodes, wherever they are (SpecExec,
+"""Best-first growth: each pass expands the likeliest nodes of the whole tree (SpecExec,
 arXiv 2406.02532)."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Branches at the doubtful token: the draft follows one chain as long as it is sure, and goes on in
-several ways where it is not (SpecBranch, arXiv 2506.01979).
+"""Branches at a doubtful token: the draft follows one chain while it is sure, and several branches
+where it is not (SpecBranch, arXiv 2506.01979).
 
-This is the paper's variant without training. A token is doubtful if the draft gives it a
-probability of `doubt` (ε) or less; the less it gives, the more branches there are. They go on as
-one batch while the target verifies what is before them; the branch that begins with the target's
+This is the paper's variant without training. A token is doubtful if its probability under the draft
+is `doubt` (ε) or less; a lower probability makes more branches. The draft extends all branches in
+one batch while the target verifies the chain before them. The branch that begins with the target's
 token survives.
 """
 
@@ -16,8 +16,8 @@ from card.speculation.drafters.growth.frontier import Child, Frontier, TreeView,
 
 
 class Branch(Frontier):
-    """A chain up to the first fork, then γ tokens of every branch there. Of a tree that a commit
-    left standing the forks inside a branch are the next branch points."""
+    """A chain up to the first fork, then γ tokens of every branch there. After a commit, forks
+    inside the surviving branch are the next branch points."""
 
     def take(self, view: TreeView, width: int, depth: int) -> list[int]:
         children = view.children()

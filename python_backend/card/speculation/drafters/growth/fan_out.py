@@ -1,11 +1,12 @@
-"""Speculation on the outcome: behind a chain, the draft prepares for each answer that the target
-may give to it (SSD/Saguaro, arXiv 2603.03251).
+"""Speculation on the outcome: the draft prepares a chain for each likely outcome of a verification
+(SSD/Saguaro, arXiv 2603.03251).
 
-An answer is a place of the chain and the token that the target puts there. At each place the
-`fan_out` likeliest tokens beside the chain's own are prepared for, and behind the chain's end the
-likeliest ones: a chain of γ tokens below each, all of them a token longer with every pass. The
-paper's fan-out follows the chance of each place; its code's default, which this is, is the same
-everywhere. Where one of them comes, its chain stays when the target commits.
+An outcome is a place of the verified chain and the target's token at that place. The draft forks at
+each place into the `fan_out` likeliest tokens beside the chain's own, and behind the chain's end
+into the likeliest ones. Below each fork it drafts a chain of γ tokens; every pass extends all of
+these chains by one token. The paper's fan-out follows the probability of each place; this rule uses
+the same fan-out everywhere, like the default of the paper's code. If the target commits one of the
+forks, its chain survives.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class FanOut(Frontier):
         while len(chain) <= num_draft_tokens and (below := children.get(chain[-1])):
             chain.append(below[0])
         end = chain[-1]
-        # The chain's end is forwarded too: what follows when all of it is right is known then.
+        # The chain's end is expanded too, for the case that the whole chain is accepted.
         if end != ROOT and view.is_open(end, depth):
             return [end]
         on_chain = set(chain)
@@ -37,5 +38,5 @@ class FanOut(Frontier):
         return [node for _, _, node in sorted(ends)[:width]]
 
     def hang(self, found: list[Child], depth: int) -> list[Child]:
-        """One for the chain, the others for forks."""
+        """One child for the chain, the others for forks."""
         return found[: 1 + self.config.fan_out]

@@ -1,6 +1,6 @@
-"""A growth rule: which nodes of a tree are expanded next, and which children they get.
+"""The interface of growth rules: they choose the nodes to expand next, and their children.
 
-Children are the best tokens of a forwarded row, under the noise that the target will choose with.
+Children are the best tokens of a forwarded row, under the noise with which the target samples.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from card.speculation.tree import GrowingTree, Nodes, score_exponent, sharpened
 class Child(NamedTuple):
     """One token below a row.
 
-    logprob  given the row, as the draft sees it
-    rank     `logprob` sharpened: what the tree grows by
+    logprob  log-probability given the row, under the draft
+    rank     `logprob` sharpened; the tree grows by it
     """
 
     token: int
@@ -32,27 +32,27 @@ class Child(NamedTuple):
 
 
 Masks = Sequence[NDArray[np.bool_]]
-"""Which ids may be children of each row, [vocabulary] of every row."""
+"""One mask for each row, [vocabulary]: the ids that may be children."""
 
 _NEVER = np.float32(-1e30)
-"""Added to the logit of an id that may be no child: as good as impossible, and finite."""
+"""Added to the logit of a masked id: its probability is 0, and its logit stays finite."""
 
 _KEPT = 8
 """Children kept per row: the target's token is among the best 8 of a good draft in 99 of 100
 cases."""
 
 _FILTERED_AMONG = 64
-"""Likeliest ids per row among which top-k and top-p are judged before noise is added."""
+"""Likeliest ids per row to which top-k and top-p apply before noise is added."""
 
 _COLDEST = 1e-6
-"""Temperatures below rank as this one does, and leave float32 room."""
+"""Lower temperatures are raised to this one, which keeps float32 finite."""
 
 UNLIKELY = math.log(0.01)
-"""Children that rank below this are not worth a node; the best one is."""
+"""Children of a lower rank are not worth a node, except the best one."""
 
 
 def noise_for(parameters: SamplingParameters, engine: Engine) -> PositionNoise:
-    """The target's noise and the request's bias, as `ranking_of` wants them for this draft."""
+    """The target's noise and the request's bias for this draft, as `ranking_of` takes them."""
     ids = engine.ranked_ids
     drawn = not (parameters.is_greedy or parameters.filters)
     bias = None
@@ -68,13 +68,13 @@ def ranking_of(
     noise: PositionNoise,
     masks: Masks | None = None,
 ) -> Ranking:
-    """What to ask the engine of rows whose children stand at `positions` (ignored if greedy).
+    """The ranking of rows that have their children at `positions` (ignored if greedy).
 
-    With the target's own noise for all ids that it ranks the draft mostly ranks first what the
-    target will draw (Gumbel coupling, arXiv 2408.07978).
+    The draft adds the target's own noise to all ids that it ranks. So its first id is mostly the
+    token that the target will draw (Gumbel coupling, arXiv 2408.07978).
 
     noise  of `noise_for`
-    masks  which ids may be children of each row; None: all of every row
+    masks  ids that may be children of each row; None: all ids
     """
     adds = parameters.logit_bias or not (parameters.is_greedy or parameters.filters)
     added = noise.rows(positions) if adds else None
@@ -86,14 +86,14 @@ def ranking_of(
 
 
 def _masked(added: Sequence[NDArray[np.float32]] | None, masks: Masks) -> list[NDArray[np.float32]]:
-    """What is added to each row's logits, so that the allowed ids alone are likely."""
+    """The numbers added to each row's logits, with masked ids made impossible."""
     if added is None:
         return [np.where(mask, np.float32(0), _NEVER) for mask in masks]
     return [np.where(mask, row, _NEVER) for row, mask in zip(added, masks, strict=True)]
 
 
 def worthwhile_children(found: list[Child]) -> list[Child]:
-    """Those of one row that are likely enough, the best one in any case."""
+    """The children of one row that are likely enough, and always the best one."""
     return [child for child in found if child.rank > UNLIKELY] or found[:1]
 
 
@@ -105,8 +105,8 @@ def ranked_children(
 ) -> list[list[Child]]:
     """The children of every row, likeliest first.
 
-    logits     of rows that were forwarded with `ranking_of` the same other arguments
-    positions  of every row's children (ignored if greedy)
+    logits     of rows that were forwarded with `ranking_of` and the same other arguments
+    positions  position of every row's children (ignored if greedy)
     """
     best: tuple[NDArray[np.int64], NDArray[np.floating[Any]]] = logits.best()
     if _is_filtered(parameters):
@@ -130,7 +130,7 @@ def _filtered(
     positions: Sequence[int],
     parameters: SamplingParameters,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The best ids [rows, kept] that top-k and top-p leave, and their log-probabilities."""
+    """The best ids [rows, kept] behind top-k and top-p, and their log-probabilities."""
     normalised = np.zeros(len(ids), np.float32)
     places = np.array(positions, np.int64)
     scores = rank_candidates(ids, log_probabilities, normalised, places, parameters)
@@ -144,14 +144,14 @@ def _is_filtered(parameters: SamplingParameters) -> bool:
 
 
 def _temperature(parameters: SamplingParameters) -> float:
-    """At which the engine ranks; filters look at the logits as they are."""
+    """The temperature at which the engine ranks; filters use the unscaled logits."""
     if _is_filtered(parameters) or parameters.is_greedy:
         return 1.0
     return max(parameters.temperature, _COLDEST)
 
 
 UNEXPANDED = -1
-"""KV entry of a node whose token was never forwarded, so its children are unknown."""
+"""KV entry of a node that was never forwarded, so its children are unknown."""
 
 OpenNode = tuple[int, float, int]
 """Number, score and depth of a node."""
@@ -159,13 +159,13 @@ OpenNode = tuple[int, float, int]
 
 @dataclass(frozen=True, slots=True)
 class GrowthConfig:
-    """The settings that growth rules go by.
+    """The settings of growth rules.
 
     siblings        children of a node by its depth, the text's end first (`sampled`)
-    fan_out         tokens that are prepared for at each place of a chain (`fan_out`)
+    fan_out         forks at each place of a chain (`fan_out`)
     doubt           probability up to which a token is doubtful (`branch`)
     doubt_branches  branches at the most doubtful token (`branch`)
-    shared_tokens   last tokens that must agree for nodes to share what is below them (`graph`)
+    shared_tokens   last tokens that must agree for nodes to share their subtrees (`graph`)
     """
 
     siblings: Sequence[int] = (4, 2, 2)
@@ -176,12 +176,12 @@ class GrowthConfig:
 
 
 class TreeView(NamedTuple):
-    """One session's tree as growth rules see it.
+    """A growth rule's view of one session's tree.
 
     entry             [nodes] KV entry of every node, or `UNEXPANDED`
-    rank              [nodes] of every node's path, by which candidates are compared
+    rank              [nodes] rank of every node's path, by which candidates are compared
     text              prompt and committed output
-    is_greedy         the target draws nothing
+    is_greedy         the target decodes greedily
     num_draft_tokens  γ of the request
     """
 
@@ -193,8 +193,8 @@ class TreeView(NamedTuple):
     num_draft_tokens: int = 8
 
     def is_open(self, node: int, depth: int) -> bool:
-        """Whether `node` can be expanded now: it was not yet, its parent was, and its children end
-        above `depth`."""
+        """Whether `node` can be expanded now: it is unexpanded, its parent is expanded, and its
+        children lie above `depth`."""
         tree = self.tree
         if self.entry[node] != UNEXPANDED or tree.depth[node] >= depth - 1:
             return False
@@ -202,8 +202,8 @@ class TreeView(NamedTuple):
         return parent == ROOT or self.entry[parent] != UNEXPANDED
 
     def children(self) -> dict[int, list[int]]:
-        """The nodes below each node that has any, likeliest first; those of the text's end under
-        `ROOT`."""
+        """The children of each node that has any, likeliest first; children of the text's end are
+        under `ROOT`."""
         below: dict[int, list[int]] = {}
         for node, parent in enumerate(self.tree.parent):
             below.setdefault(parent, []).append(node)
@@ -221,12 +221,12 @@ def end_of(node: int, children: dict[int, list[int]]) -> tuple[int, int]:
 
 
 class Frontier:
-    """A growth rule at work on one session's tree. A rule without a memory of its own looks at the
-    tree in `take`, and leaves `push` and `refill` as they are.
+    """The growth rule of one session's tree. A rule without state of its own reads the tree in
+    `take`, and does not override `push` and `refill`.
 
-    shares      `copies` may have something to add
-    runs_ahead  what it expands next is mostly the likeliest child of what it expanded last, so that
-                several passes may be made before it is asked again
+    shares      `copies` may add nodes
+    runs_ahead  the rule mostly expands the likeliest child of the node that it expanded last, so
+                that several passes may run before the next `take`
     """
 
     shares: ClassVar[bool] = False
@@ -236,27 +236,27 @@ class Frontier:
         self.config = config
 
     def push(self, node: int, score: float, depth: int) -> None:
-        """A node may be expanded from now on."""
+        """Add a node that may be expanded from now on."""
 
     def refill(self, nodes: Iterable[OpenNode]) -> None:
-        """These may be expanded and nothing else."""
+        """Replace the nodes that may be expanded."""
 
     def take(self, view: TreeView, width: int, depth: int) -> list[int]:
-        """At most `width` nodes to expand now. One too deep for its children to end above `depth`
-        is forgotten until the next refill, and so is one that was expanded meanwhile."""
+        """At most `width` nodes to expand now. Nodes with children below `depth`, and nodes that
+        were expanded meanwhile, are dropped until the next refill."""
         raise NotImplementedError
 
     def hang(self, found: list[Child], depth: int) -> list[Child]:
-        """Which of the children of a row become nodes.
+        """The children of a row that become nodes.
 
-        found  likeliest first
-        depth  of the row's token; -1 for the text's end
+        found  the children, likeliest first
+        depth  depth of the row's token; -1 for the text's end
         """
         return worthwhile_children(found)
 
     def copies(self, view: TreeView, depth: int) -> tuple[Nodes, list[float]]:
-        """What is added to the tree after a pass, because nodes share what is below them; and the
-        rank of each node given its parent.
+        """The copies that are added to the tree after a pass, because nodes share their subtrees;
+        and the rank of each copy given its parent.
 
         depth  tokens that the tree may run ahead of the text
         """

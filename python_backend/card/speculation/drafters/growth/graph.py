@@ -1,13 +1,13 @@
-"""Nodes that end alike share what is below them (GSD, arXiv 2407.16207).
+"""Nodes with the same last tokens share their subtrees (GSD, arXiv 2407.16207).
 
-Different branches often say the same a few tokens later. A node whose last tokens are those of a
-node that was expanded is not expanded itself: it borrows that one's children, and theirs. The cache
-holds trees, one parent a node, so what is borrowed is copied: copies take nodes, but neither rows
-of a draft pass nor KV entries. A copy was drafted in another context; the target verifies it in
-its own. When a commit runs through copies the draft reads those tokens as text.
+Different branches often contain the same tokens a few places later. A node with the same last
+tokens as an expanded node is not expanded itself: it borrows that node's subtree. The cache holds
+trees with one parent a node, so borrowed nodes are copied. Copies take nodes, but neither rows of a
+draft pass nor KV entries. A copy was drafted in another context; the target verifies it in its own.
+When a commit runs through copies, the draft reads those tokens as text.
 
-Under noise a node's children depend on where it stands, so then only nodes of one depth share.
-The order of growth is best-first; the paper has thresholds of its own for each pair of models.
+Under noise a node's children depend on its position, so only nodes of one depth share. The order of
+growth is best-first; the paper sets thresholds for each pair of models.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from card.speculation.drafters.growth.frontier import UNEXPANDED, UNLIKELY, Fron
 from card.speculation.tree import Nodes
 
 Ending = tuple[int, ...]
-"""The last tokens of a path, and behind them its depth; 0 where that does not matter."""
+"""The last tokens of a path, then its depth; 0 if the depth does not matter."""
 
 
 class Graph(Frontier):
-    """The likeliest nodes that end as no expanded one does."""
+    """Expands the likeliest nodes with an ending that no expanded node has."""
 
     shares = True
 
@@ -68,7 +68,7 @@ class Graph(Frontier):
 
 
 class _Lenders:
-    """Finds whose children a node borrows.
+    """Finds the node from which another node borrows its children.
 
     endings, parent  [nodes] of the tree and of copies that are added to it
     """
@@ -89,14 +89,14 @@ class _Lenders:
                 self._expanded.setdefault(ending, []).append(node)
 
     def add(self, parent: int, token: int, depth: int) -> None:
-        """A node that is no lender itself, or not yet known to be one."""
+        """Add a node that does not lend, at least not yet."""
         above: Sequence[int] = self._tail if parent == ROOT else self.endings[parent][:-1]
         place = 0 if self._is_greedy else depth
         self.parent.append(parent)
         self.endings.append((*(*above, token)[-self._count :], place))
 
     def of(self, node: int) -> int | None:
-        """An expanded node that ends alike; none above `node`, for that one holds `node`."""
+        """An expanded node with the same ending that is no ancestor of `node`."""
         for lender in self._expanded.get(self.endings[node], []):
             above = node
             while above > lender:

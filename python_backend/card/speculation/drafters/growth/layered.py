@@ -1,4 +1,4 @@
-"""CARD's growth: of all children of the newest layer, the `width` likeliest form the next layer
+"""CARD's growth: the `width` likeliest children of the newest layer form the next layer
 (arXiv 2508.04462)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a guide allows below each row of a draft pass, so that no candidate goes against it."""
+"""Masks of the ids that a guide allows below each row of a draft pass."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from card.speculation.tree import GrowingTree
 def masks_of(
     constraint: DraftConstraint | None, expansion: Expansion, tree: GrowingTree
 ) -> Masks | None:
-    """Of every row. None: everything is allowed everywhere, also while the guide is compiled and
-    where it is too slow: the target holds the text to it by itself."""
+    """The mask of every row. None: every id is allowed, also while the guide compiles and where it
+    is too slow; the target enforces the guide in any case."""
     return None if constraint is None else constraint.masks_behind(_paths(expansion, tree))
 
 

@@ -1,8 +1,8 @@
 """Multi-candidate drafting: every node has k children, sampled without replacement, k by its depth
 (MCSD, arXiv 2401.06706).
 
-The k best of the draft's perturbed scores are a sample of k without replacement (Gumbel-top-k); of
-a greedy text they are the k likeliest. Exact acceptance needs no rule of its own for siblings.
+The k best of the draft's perturbed scores are a sample of k without replacement (Gumbel-top-k). For
+a greedy text they are the k likeliest. Exact acceptance needs no special rule for siblings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from card.speculation.drafters.growth.frontier import Child, Frontier, TreeView
 
 
 class Sampled(Frontier):
-    """Layer by layer, as deep as the list of siblings is long."""
+    """Grows layer by layer, one layer for each number in `siblings`."""
 
     def take(self, view: TreeView, width: int, depth: int) -> list[int]:
         depth = min(depth, len(self.config.siblings))
