@@ -244,7 +244,7 @@ class TargetSlot(SlotView):
         record.words("tokens_per_step")[min(committed, MAX_ROWS)] += 1
 
     def count_reuse(self, tokens: int) -> None:
-        """Count prompt tokens whose KV was reused."""
+        """Count prompt tokens with reused KV."""
         record = self._record
         record["reuses"] += tokens > 0
         record["reused_tokens"] += tokens

@@ -1,4 +1,4 @@
-"""Which values a tensor may have: checks, each of which says what is allowed if a value is not."""
+"""Checks of tensors' values; each returns the allowed values if it finds another one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _SECRET = re.compile("[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the allowed values depend on: the settings, and how many token ids there are."""
+    """The settings and the number of token ids, on which the allowed values depend."""
 
     limits: LimitSettings
     vocabulary: int
 
 
 Check = Callable[[Any, Bounds], str | None]
-"""What is allowed if a value is not, else None."""
+"""Returns None for an allowed value, else a text that names the allowed values."""
 
 
 def bounded_text(value: str, bounds: Bounds) -> str | None:
@@ -40,12 +40,12 @@ def token_ids_or_none(ids: tuple[int, ...], bounds: Bounds) -> str | None:
 
 
 def biases(values: tuple[float, ...], _: Bounds) -> str | None:
-    # NaN is none of them.
+    # NaN fails this comparison.
     return None if all(-100.0 <= value <= 100.0 for value in values) else "between -100.0 and 100.0"
 
 
 def only_false(value: bool, _: Bounds) -> str | None:
-    """The check of what is not offered."""
+    """Refuse a feature that is not offered."""
     return "false: it is not offered" if value else None
 
 
@@ -54,7 +54,7 @@ def only_one(value: int, _: Bounds) -> str | None:
 
 
 def between(low: float, high: float) -> Check:
-    """Finite numbers from `low` to `high`; NaN is none."""
+    """Allow finite numbers from `low` to `high`, not NaN."""
 
     def check(value: float, _: Bounds) -> str | None:
         if low <= value <= high and math.isfinite(value):
@@ -65,7 +65,7 @@ def between(low: float, high: float) -> Check:
 
 
 def whole_number(low: int, limit: str) -> Check:
-    """From `low` to what this one of `limits` says."""
+    """Allow whole numbers from `low` to the setting `limit` of `limits`."""
 
     def check(value: int, bounds: Bounds) -> str | None:
         most = getattr(bounds.limits, limit)
@@ -75,7 +75,7 @@ def whole_number(low: int, limit: str) -> Check:
 
 
 def short(limit: str) -> Check:
-    """At most as many bytes as this one of `limits` says."""
+    """Allow at most as many bytes as the setting `limit` of `limits`."""
 
     def check(value: str, bounds: Bounds) -> str | None:
         most = getattr(bounds.limits, limit)

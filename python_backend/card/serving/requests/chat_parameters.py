@@ -1,6 +1,6 @@
-"""How the target wants a conversation written down, told to clients as parameters of the ensemble.
+"""Publishes the target's chat template to clients, as parameters of the ensemble.
 
-A client asks Triton for the ensemble's configuration and renders conversations by itself, as
+A client reads the ensemble's configuration from Triton and renders conversations itself, as
 `card-client chat` does.
 """
 
@@ -15,10 +15,9 @@ from model_files.template_trial import try_template
 
 def chat_parameters(path: Path) -> dict[str, str]:
     """The chat template of the model at `path`, its special tokens, and the token that
-    `preprocessing` puts before every prompt; empty if the model brings no template that can be
-    used.
+    `preprocessing` puts before every prompt; empty if the model has no usable template.
 
-    Files that cannot be read say nothing here: the models that need them say what is wrong.
+    This function ignores unreadable files; the models that need them report the error.
     """
     try:
         files = model_files_of(path)
@@ -37,7 +36,7 @@ def chat_parameters(path: Path) -> dict[str, str]:
 
 
 def as_protobuf_text(parameters: dict[str, str]) -> str:
-    """The parameters as they stand in a ``config.pbtxt``."""
+    """The parameters in the text format of a ``config.pbtxt``."""
     return "".join(
         f"parameters {{ key: {_quoted(name)} value: {{ string_value: {_quoted(value)} }} }}\n"
         for name, value in parameters.items()
@@ -45,7 +44,7 @@ def as_protobuf_text(parameters: dict[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string of protobuf's text format; bytes that are no plain letters are written in octal."""
+    """A string in protobuf's text format; bytes other than plain letters are written in octal."""
     plain = (
         chr(byte) if 0x20 <= byte < 0x7F and byte not in b'"\\' else f"\\{byte:03o}"
         for byte in text.encode("utf-8", errors="replace")

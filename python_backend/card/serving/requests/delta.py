@@ -1,22 +1,23 @@
-"""What a response says: a delta of the text, from `card` through `postprocessing` to the client.
+"""The content of a response: a delta of the text, from `card` through `postprocessing` to the
+client.
 
-Between the two models a delta travels as three internal tensors, because every tensor of every
-response costs the server time; `OUTPUTS` is the table of what the client gets instead.
+`card` sends a delta to `postprocessing` as three internal tensors, because every tensor of every
+response costs the server time. `OUTPUTS` is the table of the tensors that the client gets.
 
-The output `details` holds JSON, for what has no tensor of its own on the wire:
+The output `details` holds JSON, for data without a tensor of its own:
 
     {"prompt": [token, ...],    with return_prompt_log_probs, in the first response with a token
      "tokens": [token, ...],    with return_log_probs, those of this response
      "output_ids": [id, ...],   with draft_key, those of this response
      "speculation": {...},      with return_perf_metrics, in the last response
-     "cached_tokens": n,        with it: tokens of the prompt whose KV was kept
-     "trace": [event, ...]}     with return_trace, what happened since the last response
+     "cached_tokens": n,        with it: prompt tokens with reused KV
+     "trace": [event, ...]}     with return_trace, the events since the last response
 
 A token is `{"id", "logprob", "top"}`: its log-probability (null for the prompt's first token, which
 has no token before it), and the likeliest ids at its position as `[id, logprob]`, likeliest first.
-`speculation` is `{"drafts", "accepted_at"}`: target passes that verified candidates, and how many
-candidates were accepted at each place behind the text that was committed before the pass.
-docs/wire.md describes the events.
+`speculation` is `{"drafts", "accepted_at"}`: the number of target passes that verified candidates,
+and the number of accepted candidates by distance behind the committed text. docs/wire.md describes
+the events.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from numpy.typing import NDArray
 from card.cache import SlotCounters
 
 IMPOSSIBLE = -9999.0
-"""Stands for minus infinity, which JSON cannot say; OpenAI's number."""
+"""Stands for minus infinity, which JSON lacks; OpenAI uses the same number."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
-    """One token as it is reported.
+    """The report of one token.
 
-    log_probability  natural, under the unprocessed logits; None if nothing precedes it
-    likeliest        ids at its position with theirs
+    log_probability  natural, under the unprocessed logits; None for the first token
+    likeliest        likeliest ids at its position, with their log-probabilities
     """
 
     token: int
@@ -64,7 +65,7 @@ def details_json(
     trace: Sequence[Mapping[str, Any]] = (),
     output_ids: Sequence[int] = (),
 ) -> str:
-    """The text of `details`; empty if nothing of it was asked for."""
+    """The text of `details`; empty if the request asks for none of it."""
     found: dict[str, Any] = {}
     if prompt:
         found["prompt"] = [token.as_json() for token in prompt]
@@ -82,7 +83,7 @@ def details_json(
 
 
 def finite(value: float) -> float:
-    """As JSON can say it."""
+    """`value`, with minus infinity replaced, because JSON lacks it."""
     return max(value, IMPOSSIBLE)
 
 
@@ -90,24 +91,24 @@ FINISH_REASONS = ("", "stop", "length")
 """Empty until the last delta; `stop`: the end id or a stop word; `length`: max_tokens reached."""
 
 SIGN_NS = 1_000_000_000
-"""The longest that a client who streams hears nothing: an empty delta then, because only with a
-response does Triton tell that a client of the ensemble has left."""
+"""A streaming client gets an empty delta after this time without text, because Triton reports that
+a client of the ensemble left only with a response."""
 
 TEXT, NUMBERS, LOG_PROBABILITIES = "delta_text", "delta_numbers", "delta_log_probs"
 """The internal tensors: BYTES [2], text and details; INT64 [fields of `Numbers` + tokens], the
-tokens' ids behind the numbers; FP32 [1 + tokens], the sum of all first, which is not a number where
-nobody asked."""
+numbers, then the tokens' ids; FP32 [1 + tokens], the sum of all log-probabilities first, NaN if the
+request does not ask for them."""
 
 
 class Numbers(NamedTuple):
-    """Whole numbers of a delta. Counts are totals so far; 0 where the request did not ask, but for
-    `foreign_tokens`.
+    """Whole numbers of a delta. Counts are totals so far. All counts but `foreign_tokens` are 0 if
+    the request does not ask for them.
 
-    place, session_id  of the request in the pool, for `postprocessing` to say that its client left
+    place, session_id  of the request in the pool; `postprocessing` marks it when the client left
     accepted_bytes     leading bytes of the text that came from the candidate cache
     finish_reason      index into `FINISH_REASONS`
-    kv_blocks          that prompt and text fill or begin; `reused` of them were kept of others
-    *_time_ns          the server's monotonic clock; 0 of the tokens while the text has none
+    kv_blocks          blocks that prompt and text fill or begin; `reused` of them came from kept KV
+    *_time_ns          the server's monotonic clock; token times are 0 before the first token
     """
 
     place: int
@@ -133,17 +134,17 @@ class Numbers(NamedTuple):
 _NO_COUNTS = ("place", "session_id", "finish_reason")
 _COUNTS = [n for n in Numbers._fields if n not in _NO_COUNTS and not n.endswith("_ns")]
 _LARGEST_COUNT = (1 << 31) - 1
-"""On the wire these are INT32."""
+"""Greatest INT32, the wire's dtype of counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
     """One response.
 
-    log_probs      of the tokens that arrived since the last delta; None: not asked for
-    cum_log_probs  of all tokens so far; 0 if not asked for
-    tokens         ids of those that arrived since the last delta
-    details        JSON (see `card.serving.requests.delta`); empty if none was asked for
+    log_probs      of the tokens since the last delta; None if the request does not ask for them
+    cum_log_probs  sum over all tokens so far; 0 if the request does not ask for it
+    tokens         ids of the tokens since the last delta
+    details        JSON (see `card.serving.requests.delta`); empty if the request asks for none
     """
 
     text: str

@@ -23,11 +23,11 @@ from card.serving.requests.streams import Stream
 from card.serving.requests.trace import Trace
 
 _WAIT_S = 0.1
-"""How often the thread looks whether it is to stop."""
+"""Seconds between two checks whether the thread must stop."""
 
 
 class Listener:
-    """Calls `heard` on `loop` after a ring; many rings at once may be one call."""
+    """Calls `heard` on `loop` after a ring; several rings may cause one call."""
 
     def __init__(
         self, bell: Bell, loop: asyncio.AbstractEventLoop, heard: Callable[[], None]
@@ -36,12 +36,12 @@ class Listener:
         self._loop = loop
         self._heard = heard
         self._stopping = False
-        self._rings = bell.rings  # before the thread begins: no ring is missed meanwhile
+        self._rings = bell.rings  # read before the thread begins, so that no ring is lost
         self._thread = threading.Thread(target=self._listen, name="commits", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Call no more; returns once that holds."""
+        """Stop the thread and wait for its end."""
         self._stopping = True
         self._thread.join()
 
@@ -57,17 +57,16 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.002
 LONGEST_PAUSE_S = 0.01
-"""Longest pause between two looks, for deadlines; every look takes the engines' cores for a tenth
-of a millisecond."""
+"""Longest pause between two ticks, for deadlines; every tick takes 0.1 ms of the engines' cores."""
 _PRESENCE_NS = 100_000_000
-"""How often clients are asked whether they are still there."""
+"""Interval of the checks whether clients left."""
 _MOST_TARGETS_LOST = 2
-"""Targets that may die over a session without a token in between: it may be what kills them, and
-the third that does not survive makes the supervisor start the whole server anew."""
+"""A session is ended after this many target deaths without a new token of it, because it may cause
+them. A third death would make the supervisor restart the whole server."""
 
 
 class Ledger(Protocol):
-    """Who counts what happened."""
+    """Counts events for the metrics."""
 
     def answered(self, session: Session, outcome: str) -> None: ...
 
@@ -80,11 +79,11 @@ class Ledger(Protocol):
 
 @dataclass
 class Answer:
-    """One request that is being answered.
+    """The state of one request's answer.
 
     deadline_ns          on the monotonic clock, if it has one
-    trace                what looks at its speculation; None: nobody asked
-    targets_lost_before  of those that the follower knows, as of its last token
+    trace                reports its speculation; None if the request does not ask for it
+    targets_lost_before  lost targets that the follower had counted at the request's last token
     """
 
     client: Client
@@ -96,11 +95,11 @@ class Answer:
 
 
 class Follower:
-    """Looks at the commit counters of all slots when a delta may be due, or when it is woken
-    because a session began or ended; sleeps while nothing is open.
+    """Reads the commit counters of all slots when a delta may be due, or when a session begins or
+    ends. It sleeps while no session is open.
 
-    While the target is dead the streams wait, because a reloaded target goes on where the commits
-    end; after `limit_s` they get an error.
+    While the target is dead the streams wait, because a reloaded target continues behind the last
+    commit. After `limit_s` the streams get an error.
     """
 
     def __init__(
@@ -114,8 +113,8 @@ class Follower:
         tell_full: Callable[[bool], None],
         longest_pause_s: float = LONGEST_PAUSE_S,
     ) -> None:
-        """`targets_lost` counts those that ended so far. `tell_full` is called whenever the queue
-        becomes full, or is not full any more."""
+        """`targets_lost` returns the number of target processes that ended so far. The follower
+        calls `tell_full` when the queue becomes full, and when it stops being full."""
         self._sessions = sessions
         self._ledger = ledger
         self._target_is_dead = target_is_dead
@@ -133,13 +132,13 @@ class Follower:
         self._told_occupancy = (0, 0)
 
     def follow(self, answer: Answer) -> None:
-        """Answer a request whose session was just opened."""
+        """Answer a request of a newly opened session."""
         answer.targets_lost_before = self._targets_lost = self._count_lost()
         self._answers[answer.session.slot.index] = answer
         self.wake()
 
     def wake(self) -> None:
-        """Look now; on the event loop only."""
+        """Tick at once; call it on the event loop only."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -155,7 +154,7 @@ class Follower:
             alarm.cancel()
 
     def tick(self, now_ns: int) -> None:
-        """One look at everything that is open: commits, deadlines, departures, dead engines."""
+        """Check all open sessions once: commits, deadlines, cancelled clients, dead engines."""
         for session in self._sessions.with_news():
             self._take_commits(self._answers[session.slot.index], now_ns)
         gather_ns = self._gather_ns()  # once: its streams may end below
@@ -183,7 +182,7 @@ class Follower:
             self._tell_full(full)
 
     def pause_s(self, now_ns: int) -> float:
-        """How long nothing needs to be looked at: until the next delta is due."""
+        """Seconds until the next delta is due."""
         gather_ns = self._gather_ns()
         begun = (answer.stream for answer in self._answers.values() if answer.session.read)
         soonest_ns = min(
@@ -192,8 +191,8 @@ class Follower:
         return min(max((soonest_ns - now_ns) / 1e9, TICK_S), self._longest_pause_s)
 
     def _gather_ns(self) -> dict[bool, int]:
-        """How long deltas are gathered, with as many streams as there are, by whether they are for
-        a device."""
+        """Gathering interval of deltas with the present number of streams; key: whether a device
+        drafts for the stream."""
         streams = sum(answer.stream.request.stream for answer in self._answers.values())
         return {
             for_device: self._gathering.interval_ns(streams, for_device=for_device)
@@ -214,16 +213,16 @@ class Follower:
         likeliest = self._sessions.likeliest(session, start)
         answer.targets_lost_before = self._targets_lost
         if tokens and tokens[-1] in session.request.parameters.end_ids:
-            tokens, accepted = tokens[:-1], accepted[:-1]  # it ends the text, it is no text
+            tokens, accepted = tokens[:-1], accepted[:-1]  # an end id is no part of the text
         stream.push(tokens, accepted, log_probs, now_ns, likeliest)
         self._ledger.committed(session, len(tokens), now_ns)
         finish = session.finish()
-        if stream.finished:  # by a stop word; what became of the session behind it is no matter
+        if stream.finished:  # by a stop word; the session's own finish does not matter then
             return
         if finish is Finish.FAILED:
             self._fail(
                 answer,
-                Refusal("INTERNAL", "the target gave this request up; see the server's log"),
+                Refusal("INTERNAL", "the target failed on this request; see the server's log"),
             )
         elif (failure := guide_failure(finish)) is not None:
             self._fail(answer, failure)
@@ -233,7 +232,7 @@ class Follower:
     def _respond(self, answer: Answer, now_ns: int) -> None:
         session, stream = answer.session, answer.stream
         delta = stream.take(session.slot.index, session.session_id, session.slot.counters(), now_ns)
-        if stream.finished:  # whoever has read the last delta finds the slot free
+        if stream.finished:  # the slot is free before the client reads the last delta
             self._close(answer)
         try:
             answer.client.send(delta, last=stream.finished)
@@ -278,7 +277,7 @@ class Follower:
             )
 
     def _give_up_what_kills(self) -> None:
-        """End whatever too many targets have died over."""
+        """End sessions during which too many targets died."""
         self._targets_lost = self._count_lost()
         for answer in list(self._answers.values()):
             if self._targets_lost - answer.targets_lost_before >= _MOST_TARGETS_LOST:

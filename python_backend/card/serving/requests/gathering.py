@@ -1,4 +1,4 @@
-"""How long the text of a stream is gathered into one delta."""
+"""The interval over which the text of a stream is gathered into one delta."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from card.cores import usable_cores
 from card.settings import ServingSettings
 
 _DELTAS_PER_CORE = 100
-"""Deltas per second that each core of this machine may be worth, unless the settings say
-otherwise: a delta takes one a millisecond, and the engines want it too."""
+"""Deltas per second and core of this machine, unless the settings say otherwise: a delta takes a
+core for 1 ms, and the engines need the cores too."""
 
 _LONGEST_NS = 1_000_000_000
-"""Nobody's text is kept back for longer, however many streams there are."""
+"""Longest interval for any number of streams."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """At least `flush_ns`; with many streams as long as keeps all of them together to so many
-    deltas per second, beside their first and last ones, but a second at most."""
+    """An interval of at least `flush_ns`. With many streams it grows, so that all streams together
+    send a limited number of deltas per second (first and last ones not counted). It is at most a
+    second."""
 
     flush_ns: int
     deltas_per_s: float
@@ -29,9 +30,9 @@ class Gathering:
         return cls(int(serving.flush_ms * 1e6), deltas_per_s)
 
     def interval_ns(self, streams: int, *, for_device: bool = False) -> int:
-        """Between two deltas of each of so many streams.
+        """Interval between two deltas of each of `streams` streams.
 
-        for_device  of one behind whose text a device drafts: it waits for no more text
+        for_device  a device drafts for the stream, so its text is sent without gathering
         """
         shared_ns = min(int(streams / self.deltas_per_s * 1e9), _LONGEST_NS)
         return shared_ns if for_device else max(self.flush_ns, shared_ns)

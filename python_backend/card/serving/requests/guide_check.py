@@ -1,4 +1,4 @@
-"""Guides are tried before a slot is opened for them: in another process, within a time limit."""
+"""Compiles guides in another process, within a time limit, before `card` opens a slot for them."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ log = logging.getLogger(__name__)
 
 FIELD = "guided_decoding_guide"
 _KEPT = 64
-"""Guides of which it is remembered whether they compile."""
+"""Guides with a remembered result."""
 _MOST_WAITING = 32
-"""Guides that wait for their turn; one more is refused."""
+"""Most waiting guides; `GuideCheck` refuses one more."""
 _PRESENCE_S = 0.25
-"""How often a client whose guide waits is asked whether it is still there."""
+"""Seconds between two checks whether the client of a waiting guide left."""
 _START_S = 30.0
-"""How long the process may take to read the model's tokens."""
+"""Most seconds in which the process reads the model's tokens."""
 _LONGEST_WAIT = 10.0
-"""How many times the limit a guide may take by the clock, on a machine that is busy."""
+"""Longest wall time of a guide on a busy machine, as a multiple of its limit of processor time."""
 _LONGEST_ANSWER = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class _Ticket:
-    """A guide that waits for its turn.
+    """A waiting guide.
 
-    client   which client sent it, as far as that is known
-    verdict  what is wrong with the guide; None: nothing
+    client   the client that sent it, if known
+    answer   what is wrong with the guide; None: nothing
     """
 
     guide: Guide
     client: bytes
-    verdict: asyncio.Future[str | None]
+    answer: asyncio.Future[str | None]
 
 
 class _Tickets:
-    """Guides in the order in which they get their turns: one of each client, then the next one of
-    each. Where no more may wait, the client with the most gives up its last."""
+    """Waiting guides in the order of their turns: one of each client, then the next one of each. If
+    the queue is full, the client with the most guides loses its last."""
 
     def __init__(self) -> None:
         self._of_clients: OrderedDict[bytes, deque[_Ticket]] = OrderedDict()
@@ -72,23 +72,23 @@ class _Tickets:
                 raise full
             last = most[-1]
             self.drop(last)
-            last.verdict.set_exception(full)
+            last.answer.set_exception(full)
         self._of_clients.setdefault(ticket.client, deque()).append(ticket)
 
     def take(self) -> _Ticket | None:
-        """The next one, of which the turn lasts until this is called again."""
+        """The next guide; its turn lasts until the next call."""
         self._running = 0
         if not self._of_clients:
             return None
         client, own = self._of_clients.popitem(last=False)
         ticket = own.popleft()
         if own:
-            self._of_clients[client] = own  # at the end: each other client has a turn before
+            self._of_clients[client] = own  # at the end, behind all other clients
         self._running = 1
         return ticket
 
     def drop(self, ticket: _Ticket) -> None:
-        """It waits no longer, if it still did."""
+        """Remove the guide from the queue, if it still waits."""
         own = self._of_clients.get(ticket.client, deque())
         with suppress(ValueError):
             own.remove(ticket)
@@ -97,10 +97,10 @@ class _Tickets:
 
 
 class GuideCheck:
-    """Tries guides for the model at `path`, each for `limit_s` of processor time at most. Used from
-    one event loop.
+    """Compiles guides for the model at `path`, each in at most `limit_s` of processor time. One
+    event loop uses it.
 
-    The process is started for the first guide, and anew after one that broke it.
+    The process starts with the first guide, and again after a guide that killed it.
     """
 
     def __init__(self, path: Path, limit_s: float) -> None:
@@ -109,7 +109,7 @@ class GuideCheck:
         self._process: Process | None = None
         self._tickets = _Tickets()
         self._serving: asyncio.Task[None] | None = None
-        self._verdicts: OrderedDict[Guide, str | None] = OrderedDict()
+        self._answers: OrderedDict[Guide, str | None] = OrderedDict()
 
     async def check(
         self,
@@ -118,21 +118,21 @@ class GuideCheck:
         deadline_ns: int | None = None,
         is_gone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Wait for the guide's turn, and try it.
+        """Wait for the guide's turn, and compile it.
 
-        client       all guides with the same one share a turn
-        deadline_ns  of the request, on the monotonic clock
-        is_gone      whether the client has left; asked now and then
+        client       guides of the same client share turns
+        deadline_ns  deadline of the request, on the monotonic clock
+        is_gone      returns whether the client left; called now and then
 
         Raises `Refusal`: `INVALID_ARGUMENT` saying what is wrong with the guide, and where;
-        `UNAVAILABLE` where too many wait; `DEADLINE_EXCEEDED`; `CANCELLED` if the client left.
+        `UNAVAILABLE` if too many guides wait; `DEADLINE_EXCEEDED`; `CANCELLED` if the client left.
         """
-        if guide in self._verdicts:
-            problem = self._verdicts[guide]
-            self._verdicts.move_to_end(guide)
+        if guide in self._answers:
+            problem = self._answers[guide]
+            self._answers.move_to_end(guide)
         else:
-            verdict = asyncio.get_running_loop().create_future()
-            problem = await self._wait(_Ticket(guide, client, verdict), deadline_ns, is_gone)
+            answer = asyncio.get_running_loop().create_future()
+            problem = await self._wait(_Ticket(guide, client, answer), deadline_ns, is_gone)
         if problem is not None:
             what = f"{FIELD} cannot be compiled as {guide.kind}: {problem}"
             raise Refusal("INVALID_ARGUMENT", what, field=FIELD)
@@ -144,36 +144,36 @@ class GuideCheck:
         if self._serving is None or self._serving.done():
             self._serving = asyncio.create_task(self._serve())
         try:
-            while not ticket.verdict.done():
+            while not ticket.answer.done():
                 left_s = _PRESENCE_S
                 if deadline_ns is not None:
                     left_s = min(left_s, (deadline_ns - time.monotonic_ns()) / 1e9)
                 if left_s <= 0:
                     raise deadline_exceeded("its guide waits to be compiled")
-                await asyncio.wait({ticket.verdict}, timeout=left_s)
+                await asyncio.wait({ticket.answer}, timeout=left_s)
                 if is_gone():
                     raise Refusal("CANCELLED", "the client left while its guide waited")
-            return ticket.verdict.result()
+            return ticket.answer.result()
         finally:
             self._tickets.drop(ticket)
-            ticket.verdict.cancel()
+            ticket.answer.cancel()
 
     async def _serve(self) -> None:
-        """Try every guide that waits. A client that leaves during the turn of its guide does not
-        end that: the process takes longer to start than a guide may take."""
+        """Compile every waiting guide. A turn continues even if its client leaves, because a new
+        process takes longer to start than a guide may take."""
         while (ticket := self._tickets.take()) is not None:
             try:
-                if ticket.guide not in self._verdicts:
+                if ticket.guide not in self._answers:
                     self._remember(ticket.guide, await self._try(ticket.guide))
             except Exception as error:
-                if not ticket.verdict.done():
-                    ticket.verdict.set_exception(error)
+                if not ticket.answer.done():
+                    ticket.answer.set_exception(error)
             else:
-                if not ticket.verdict.done():
-                    ticket.verdict.set_result(self._verdicts[ticket.guide])
+                if not ticket.answer.done():
+                    ticket.answer.set_result(self._answers[ticket.guide])
 
     async def close(self) -> None:
-        """Try nothing more, and end the process. It also ends with the one that made it."""
+        """Stop compiling and end the process. The process also ends with its parent."""
         if self._serving is not None:
             self._serving.cancel()
         await self._end_process()
@@ -186,12 +186,12 @@ class GuideCheck:
             await process.wait()
 
     def _remember(self, guide: Guide, problem: str | None) -> None:
-        self._verdicts[guide] = problem
-        if len(self._verdicts) > _KEPT:
-            self._verdicts.popitem(last=False)
+        self._answers[guide] = problem
+        if len(self._answers) > _KEPT:
+            self._answers.popitem(last=False)
 
     async def _try(self, guide: Guide) -> str | None:
-        """What is wrong with it; None: nothing."""
+        """What is wrong with the guide; None: nothing."""
         process = await self._started()
         try:
             assert process.stdin is not None
@@ -207,7 +207,7 @@ class GuideCheck:
             )
 
     async def _started(self) -> Process:
-        """The process, which knows the model's tokens. Raises `Refusal` if it never will."""
+        """The process, once it has read the model's tokens. Raises `Refusal` if that fails."""
         if self._process is not None and self._process.returncode is None:
             return self._process
         # Inside Triton's stub sys.executable is not a Python interpreter.
@@ -224,7 +224,7 @@ class GuideCheck:
             problem = await asyncio.wait_for(_answer(process), _START_S)
         except (asyncio.TimeoutError, TimeoutError, EOFError, ConnectionError) as error:
             await self._end_process()
-            log.error("what compiles guides does not start: %r", error)
+            log.error("the process that compiles guides does not start: %r", error)
             raise Refusal(
                 "UNAVAILABLE", "guides cannot be compiled now; see the server's log"
             ) from error

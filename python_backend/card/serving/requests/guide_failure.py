@@ -1,4 +1,4 @@
-"""What a client hears when its guide ends its text."""
+"""The error that a client gets when its guide ends its text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REASONS = {
 
 
 def guide_failure(finish: Finish) -> Refusal | None:
-    """None: the text did not end by its guide."""
+    """The error of a text that its guide ended; None if the guide did not end it."""
     if finish not in _REASONS:
         return None
     what = f"{_FIELD} cannot be followed to the end of this text (guide_failed): {_REASONS[finish]}"

@@ -1,4 +1,4 @@
-"""Tensors become a request, or are refused: the field, its value and what is allowed."""
+"""Turns tensors into a request, or refuses them and names field, value and allowed values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from card.serving.requests.wire import VOCABULARY, GenerateRequest, Tensor, tens
 from card.settings import LimitSettings
 
 PARAMETERS = ("id", "priority", "timeout")
-"""Request parameters that are understood; Triton's own begin with `triton_`."""
+"""Known request parameters; Triton's own begin with `triton_`."""
 
 INPUTS = tuple(tensor.name for tensor in tensors(GenerateRequest))
 
@@ -30,7 +30,7 @@ def parse(
 ) -> Request:
     """Read and check the tensors of one request, each [1, 1] or, for a list, [1, n].
 
-    Raises `Refusal` naming the field, its value and what is allowed.
+    Raises `Refusal` naming the field, its value and the allowed values.
     """
     check_shapes(table, {name: array.shape for name, array in arrays.items()}, bounds.limits)
     known = {tensor.name: tensor for tensor in tensors(table)}
@@ -58,10 +58,10 @@ def parse(
 def check_shapes(
     table: type[GenerateRequest], shapes: Mapping[str, Sequence[int]], limits: LimitSettings
 ) -> None:
-    """Refuse tensors that are none of the table's, or hold more than they may.
+    """Refuse tensors that the table lacks, or that hold too many elements.
 
-    Numbers become Python objects one by one, while everybody else waits: so this comes first.
-    (Words have become objects before: Triton's backend unpacks them when it makes the request.)
+    This check comes first, because converting numbers to Python objects makes all other requests
+    wait. (Triton's backend has already converted words when it made the request.)
     """
     known = {tensor.name: tensor for tensor in tensors(table)}
     for name, shape in shapes.items():
@@ -69,8 +69,8 @@ def check_shapes(
             raise invalid("input", name, f"one of {', '.join(known)}")
         count = math.prod(shape)
         if known[name].many:
-            # A single one may be the empty word that stands for none. A list for the vocabulary
-            # is checked by whoever knows how large that is.
+            # A single word may be the empty word, which stands for no words. `parse` checks lists
+            # with an element for each token.
             if count != 1 and known[name].most != VOCABULARY:
                 _check_count(known[name], count, limits)
         elif count != 1:
@@ -78,8 +78,7 @@ def check_shapes(
 
 
 def check_parameters(parameters: Iterable[str], inputs: Iterable[str] = INPUTS) -> None:
-    """Refuse request parameters that nobody understands; a misspelt one of `inputs` arrives as
-    one."""
+    """Refuse unknown request parameters. A misspelt name of `inputs` arrives as a parameter."""
     for name in parameters:
         if name not in PARAMETERS and not name.startswith("triton_"):
             known = f"one of {', '.join(PARAMETERS)}; inputs are {', '.join(inputs)}"
@@ -87,7 +86,7 @@ def check_parameters(parameters: Iterable[str], inputs: Iterable[str] = INPUTS) 
 
 
 def one_prompt(names: Container[str]) -> tuple[str, ...]:
-    """Which tensor must be there for a prompt. Raises `Refusal` if it comes in two ways."""
+    """The tensor that must hold the prompt. Raises `Refusal` if the request has two prompts."""
     if "input_ids" not in names:
         return ("text_input",)
     if "text_input" in names:
@@ -112,14 +111,14 @@ def _refused(name: str, why: str) -> Refusal:
 def _read(tensor: Tensor, array: NDArray[Any]) -> Any:
     values = [_element(tensor, item) for item in array.reshape(-1).tolist()]
     if tensor.many:
-        # Clients of TensorRT-LLM send [[""]] for "none".
+        # Clients of TensorRT-LLM send [[""]] for no words.
         return tuple(value for value in values if value != "")
     return values[0]
 
 
 def _element(tensor: Tensor, item: Any) -> Any:
     if tensor.dtype == "FP32":
-        # The number that was meant: 0.8, not the 0.800000011920929 that 32 bits make of it.
+        # The client's number: 0.8, and not 0.800000011920929, its 32-bit form.
         return float(str(np.float32(item)))
     if tensor.dtype != "BYTES":
         return item

@@ -25,18 +25,18 @@ Reason = Literal[
     "cancelled",
     "internal",
 ]
-"""Codes, told apart where an operator would do different things."""
+"""Error codes; different codes need different actions of an operator."""
 REASONS: tuple[str, ...] = get_args(Reason)
 
 _LONGEST_VALUE = 80
 
 
 class Refusal(Exception):
-    """A request that gets an error instead of an answer.
+    """A request is refused; its client gets this error.
 
-    The text begins with the code's name and a colon, because a stream carries no status of its
-    own: clients of one find the code in the message alone. `reason` is for the metrics; `field`
-    is what was wrong, for logs, which must not carry values that clients sent.
+    The text begins with the code's name and a colon, because a stream has no status of its own:
+    streaming clients find the code only in the message. Metrics count `reason`. Logs name `field`,
+    the wrong field, because they must not hold values that clients sent.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class UndeliverableError(RuntimeError):
 
 
 def invalid(field: str, value: object, allowed: str) -> Refusal:
-    """`field` has a value that is not allowed."""
+    """The error of a field with a value that is not allowed."""
     message = f"{field} is {_shown(value)}; it must be {allowed}"
     return Refusal("INVALID_ARGUMENT", message, field=field)
 
 
 def missing(field: str, wanted: str) -> Refusal:
-    """`field` was not sent."""
+    """The error of a request without `field`."""
     return Refusal("INVALID_ARGUMENT", f"{field} is missing; send {wanted}", field=field)
 
 
 def passed_on(text: str) -> Refusal:
-    """What another model refused with this text; a message begins with the field."""
+    """The refusal of another model, from its text; the message begins with the field."""
     code, _, message = text.partition(": ")
     if code not in CODES:
         return Refusal("INTERNAL", text)
@@ -73,7 +73,7 @@ def passed_on(text: str) -> Refusal:
 
 
 def queue_full(slots: int, waiting: int, limit: int) -> Refusal:
-    """No slot is free and nobody else may wait for one."""
+    """The error of a request without a free slot or a free place in the queue."""
     return Refusal(
         "UNAVAILABLE",
         f"all {slots} slots are in use and {waiting} requests wait "
@@ -84,7 +84,7 @@ def queue_full(slots: int, waiting: int, limit: int) -> Refusal:
 
 def _shown(value: object) -> str:
     if isinstance(value, (str, bytes)):
-        value = value[:_LONGEST_VALUE]  # before it is spelled out, which takes up to four times it
+        value = value[:_LONGEST_VALUE]  # cut before `repr`, which may be four times as long
     text = repr(list(value) if isinstance(value, tuple) else value)
     if len(text) <= _LONGEST_VALUE:
         return text

@@ -1,4 +1,4 @@
-"""What a device sends to `remote`: which tensors, and what they may hold."""
+"""The tensors that a device sends to `remote`, and their allowed values."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from card.speculation.drafters.remote import DeviceDraft
 
 DRAFT_KEY, POSITION, CANDIDATES = "draft_key", "position", "candidates"
 DTYPES = {DRAFT_KEY: "BYTES", POSITION: "INT32", CANDIDATES: "INT32"}
-"""Of every tensor; each has one dimension, and all but the candidates one element."""
+"""Dtype of every tensor; each has one dimension, and all but the candidates have one element."""
 
 TAKEN = "taken"
-"""The only output: whether anything of the draft was still to come."""
+"""The only output: whether any candidate was still useful."""
 
 
 def check_sizes(shapes: Mapping[str, Sequence[int]]) -> None:
-    """Refuse tensors that are missing, unknown or too large, before anything is taken out of them.
+    """Refuse missing, unknown and too large tensors, before reading any of them.
 
     Raises `Refusal`.
     """
@@ -42,7 +42,7 @@ def check_sizes(shapes: Mapping[str, Sequence[int]]) -> None:
 
 
 def read_draft(arrays: Mapping[str, NDArray[Any]]) -> tuple[bytes, DeviceDraft]:
-    """The digest of the key, and what was drafted, of tensors whose sizes are checked."""
+    """The digest of the key, and the draft, from tensors of checked sizes."""
     key: bytes = arrays[DRAFT_KEY].reshape(-1)[0]
     draft = DeviceDraft(int(arrays[POSITION].reshape(-1)[0]), arrays[CANDIDATES].tolist())
     return digest_of(key.decode("utf-8", "replace")), draft

@@ -1,9 +1,9 @@
-"""Slots and the queue in front of them: which request is decoded, which waits, which is refused.
+"""Slots and the queue of requests that wait for them.
 
-A client that called `card` directly is seen to leave. Through an ensemble it is not: Triton tells a
-client's departure only to the next model, when that model begins. So a waiting request that streams
-gets an empty delta now and then; `postprocessing` takes it, sees whether its client is still there,
-and marks the place as abandoned in the pool.
+`card` sees that a client left only if the client called `card` directly. In an ensemble Triton
+reports a cancelled request only to the next model, when that model begins. So a waiting request
+that streams gets an empty delta now and then. `postprocessing` takes the delta, checks whether the
+client left, and marks the request's place in the pool as abandoned.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from card.serving.requests.delta import SIGN_NS, Delta, ScoredToken
 from card.serving.requests.refusal import Refusal, queue_full
 
 _PRESENCE_S = 0.5
-"""How often a client that waits is asked whether it is still there."""
+"""Seconds between two checks whether a waiting client left."""
 
 
 @dataclass
 class Session:
-    """One request in a slot; `read` counts the committed tokens taken over so far."""
+    """One request in a slot; `read` is the number of committed tokens read so far."""
 
     slot: CardSlot
     session_id: int
@@ -41,7 +41,7 @@ class Session:
         return self.request.max_tokens - self.read
 
     def finish(self) -> Finish:
-        """Why the target stopped, once the tokens read are all there is.
+        """Why the target stopped; valid once all committed tokens are read.
 
         The target stores the finish apart from the count, so a finish may be seen before the
         tokens that caused it.
@@ -68,7 +68,7 @@ class _Ticket:
 
 
 class Sessions:
-    """All slots of the pool, as `card` hands them out. Used from one event loop alone."""
+    """All slots of the pool, and the queue. One event loop uses it."""
 
     def __init__(self, pool: Pool, queue_timeout_s: float) -> None:
         self._pool = pool
@@ -103,12 +103,12 @@ class Sessions:
     async def admit(
         self, request: SlotRequest, deadline_ns: int | None, seek: Callable[[int], bool]
     ) -> Session:
-        """Open a session, waiting in the queue if need be; `seek` is asked, now and then,
-        whether the client at that place of the pool has left.
+        """Open a session, and wait in the queue if no slot is free. `seek` is called now and then;
+        it returns whether the client at that place of the pool left.
 
-        Raises `Refusal`: `UNAVAILABLE` at once when the queue is full, or when it was waited in
-        for too long; `DEADLINE_EXCEEDED` at the request's own deadline; `CANCELLED` when the
-        client left meanwhile: its place is free again at once.
+        Raises `Refusal`: `UNAVAILABLE` at once when the queue is full, or after waiting too long;
+        `DEADLINE_EXCEEDED` at the request's own deadline; `CANCELLED` when the client left, which
+        frees its place at once.
         """
         if self._free:
             slot = self._free.popleft()
@@ -121,12 +121,12 @@ class Sessions:
         return session
 
     def borrow_place(self) -> int | None:
-        """A place in the queue for a request that waits for something else, until it is given back.
-        None: there is none left."""
+        """Take a place in the queue for a request that waits for something else; `give_back` frees
+        it. None: the queue is full."""
         return self._places.popleft() if self._places else None
 
     def give_back(self, place: int | None) -> None:
-        """It waits no longer."""
+        """Free a borrowed place."""
         if place is not None:
             self._places.append(place)
 
@@ -161,7 +161,7 @@ class Sessions:
         )
 
     def _give_up(self, ticket: _Ticket) -> None:
-        """Wait no longer; a slot that came too late goes to the next."""
+        """Leave the queue; pass a slot that came too late to the next request."""
         if ticket.slot.done():
             self._hand_on(ticket.slot.result())
         else:
@@ -169,7 +169,7 @@ class Sessions:
             self._places.append(ticket.place)
 
     def _hand_on(self, slot: CardSlot) -> None:
-        """Give a free slot to the first request that still waits for one."""
+        """Pass a free slot to the first request that still waits for one."""
         if not self._waiting:
             self._free.append(slot)
             return
@@ -180,7 +180,7 @@ class Sessions:
     # --- following ----------------------------------------------------------------------------
 
     def with_news(self) -> list[Session]:
-        """The open sessions to which the target committed something, or which it finished."""
+        """The open sessions with new commits, and those that the target finished."""
         records = self._pool.slots
         news = (records["commit_session_id"] == records["session_id"]) & (
             (records["committed"] != self._read) | (records["finish"] != Finish.RUNNING)
@@ -199,14 +199,14 @@ class Sessions:
         )
 
     def likeliest(self, session: Session, start: int) -> list[list[tuple[int, float]]]:
-        """The likeliest ids at each place of the output from `start` on, of what was taken; empty
+        """The likeliest ids at each place of the output from `start` to the last token taken; empty
         if the request asks for none."""
         if not session.request.likeliest:
             return []
         return [session.slot.likeliest(place) for place in range(start, session.read)]
 
     def scored_prompt(self, session: Session) -> list[ScoredToken]:
-        """The prompt's tokens as the target read them, once it committed something."""
+        """The target's scores of the prompt's tokens; valid after its first commit."""
         prompt, slot = session.request.prompt.tolist(), session.slot
         if not slot.committed(session.session_id):
             return []
@@ -218,25 +218,25 @@ class Sessions:
         return scored
 
     def abandoned(self) -> list[Session]:
-        """The open sessions whose client `postprocessing` saw leave."""
+        """The open sessions of clients that left, as `postprocessing` reported."""
         session_ids = self._pool.session_ids
         left: NDArray[np.bool_] = self._pool.abandoned[: session_ids.size] == session_ids
         return [self._open[index] for index in np.flatnonzero(left).tolist() if index in self._open]
 
     def close(self, session: Session) -> None:
-        """End a session for everybody; its slot is free again once the target let go of it."""
+        """End a session; its slot is free again once the target released it."""
         session.slot.close()
         self._closing[session.slot.index] = self._open.pop(session.slot.index)
 
     @property
     def closing(self) -> bool:
-        """Whether closed slots wait for the target to let go of them."""
+        """Whether closed slots wait for the target to release them."""
         return bool(self._closing)
 
     def reclaim(self, *, target_is_dead: bool) -> list[Session]:
         """Free the closed slots that the target released and serve the queue.
 
-        Returns the sessions that ended here: their counters are final, until the slot is reused.
+        Returns the sessions that ended; their counters are final until the slot is reused.
         """
         ended = []
         for index, session in list(self._closing.items()):
@@ -250,31 +250,31 @@ class Sessions:
 
 
 def deadline_exceeded(doing: str) -> Refusal:
-    """The request's `timeout` is over."""
+    """The error of a request after its `timeout`."""
     return Refusal(
         "DEADLINE_EXCEEDED", f"timeout is over while {doing}; send a larger timeout (microseconds)"
     )
 
 
 class Client(Protocol):
-    """Where the responses of one request go."""
+    """Sends the responses of one request."""
 
     def send(self, delta: Delta, *, last: bool) -> None:
         """Raises `UndeliverableError`."""
 
     def fail(self, refusal: Refusal) -> None:
-        """The last response; if it cannot be sent, that is only logged."""
+        """Send an error as the last response; log it if it cannot be sent."""
 
     def is_gone(self) -> bool: ...
 
 
 class WaitingClient:
-    """Asked again and again while its request is in the queue.
+    """The client of a request in the queue.
 
-    No session will ever have its session id, so that nobody who waited at its place before is
-    mistaken for it.
+    Its session id is never the id of a session, so that it cannot be confused with a request that
+    waited at its place before.
 
-    sign  makes an empty delta of a place and a session id; None: the request does not stream
+    sign  makes an empty delta from a place and a session id; None: the request does not stream
     """
 
     def __init__(
@@ -293,12 +293,12 @@ class WaitingClient:
         self._signed_ns = clock_ns()
 
     def seek(self, place: int | None) -> bool:
-        """Send a sign of life if it is time for one; whether the client at this place has left, as
-        far as can be known. Without a place only `card`'s own clients are seen to leave."""
+        """Send an empty delta if one is due; returns whether the client at this place is known to
+        have left. Without a place only direct clients of `card` are known to leave."""
         if self._client.is_gone():
             return True
         if self._sign is None or place is None:
-            return False  # a second response would be one too many
+            return False  # a unary request gets only one response
         if self._pool.abandoned[place] == self._session_id:
             return True
         if self._clock_ns() - self._signed_ns >= SIGN_NS:

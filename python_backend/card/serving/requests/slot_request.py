@@ -1,8 +1,8 @@
-"""From what a client asked for to what a session decodes.
+"""Turns a client's request into a session's request.
 
-Our own engines do everything that the wire can say. TensorRT-LLM's runtime does not honour some
-parameters beside candidates, and some not at all: settings say whether such a request is decoded
-without speculation or refused.
+Our own engines support every parameter of the wire. TensorRT-LLM's runtime does not support some
+parameters together with candidates, and others not at all. The settings decide whether such a
+request is decoded without speculation or refused.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from card.speculation.pacing import PACINGS, PLAIN
 
 
 def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSettings) -> int:
-    """How many tokens the request may generate after a prompt of so many tokens.
+    """Most tokens that the request may generate after a prompt of `prompt_tokens`.
 
-    Raises `Refusal` when the prompt is too long or leaves less room than `max_tokens` asks for.
+    Raises `Refusal` when the prompt is too long or leaves less room than `max_tokens`.
     """
     field_name = "input_ids" if request.input_ids else "text_input"
     if not 1 <= prompt_tokens <= limits.prompt_tokens:
@@ -53,16 +53,17 @@ def output_budget(request: GenerateRequest, prompt_tokens: int, limits: LimitSet
 
 
 def salt_of(request: GenerateRequest) -> bytes:
-    """Who may be told of the text, [SALT_BYTES]; `NO_SALT` also where nothing of it is kept."""
+    """The salt of texts that may share KV with this one, [SALT_BYTES]; `NO_SALT` also where no KV
+    is kept."""
     if request.skip_reading_prefix_cache or not request.cache_salt:
         return NO_SALT
     return hashlib.blake2b(request.cache_salt.encode(), digest_size=SALT_BYTES).digest()
 
 
 def guide_of(request: GenerateRequest) -> Guide | None:
-    """What guides the text; None: nothing does.
+    """The guide of the text; None: there is none.
 
-    Raises `Refusal` when kind and guide do not belong together.
+    Raises `Refusal` when type and guide do not fit together.
     """
     kind, text = request.guided_decoding_guide_type, request.guided_decoding_guide
     if not kind:
@@ -87,7 +88,7 @@ class Admission:
     def __init__(
         self, settings: Settings, installed: Callable[[], str] = installed_version
     ) -> None:
-        """`installed` tells the version of TensorRT-LLM."""
+        """`installed` returns the version of TensorRT-LLM."""
         self._settings = settings
         self._policy = settings.target.tensorrt_llm.unproven_parameters
         self._version = None
@@ -95,8 +96,8 @@ class Admission:
             self._version = installed()
 
     def drafter(self, request: GenerateRequest) -> str | None:
-        """Who makes candidates: a device, or what is loaded and not forbidden; None: nobody. Raises
-        `Refusal` naming what is loaded."""
+        """The drafter of the request: `remote` for a device, or a loaded drafter that the request
+        does not forbid; None: there is none. Raises `Refusal` naming the loaded drafters."""
         loaded = [self._settings.drafter]
         if self._version is None and self._settings.proposals not in loaded:
             loaded.append(self._settings.proposals)
@@ -107,18 +108,18 @@ class Admission:
                 raise invalid(field, name, f"{' or '.join(loaded)}, which {are} loaded")
         if request.draft_key is not None:
             if named is not None:
-                raise invalid("drafter", named, "absent beside draft_key, for a device drafts")
+                raise invalid("drafter", named, "absent beside draft_key, because a device drafts")
             return REMOTE
         if forbidden is not None and forbidden == named:
             raise invalid("forbidden_drafter", forbidden, "another one than drafter")
         return named or next((name for name in loaded if name != forbidden), None)
 
     def proposes(self, request: GenerateRequest) -> bool:
-        """Whether the target may add candidates by itself."""
+        """Whether the target may add n-gram candidates."""
         return request.forbidden_drafter != self._settings.proposals
 
     def acceptance(self, request: GenerateRequest) -> str:
-        """What makes a candidate final. Raises `Refusal` naming the rules that are allowed."""
+        """The acceptance rule of the request. Raises `Refusal` naming the allowed rules."""
         speculation = self._settings.speculation
         wanted = request.acceptance or speculation.acceptance
         allowed = [speculation.acceptance]
@@ -138,8 +139,8 @@ class Admission:
         wanted: str,
         drafter: str | None,
     ) -> str:
-        """How the request is decoded if `wanted` is what it or the settings ask for, and `drafter`
-        makes its candidates. Raises `Refusal` naming what the engine cannot do."""
+        """The pacing of the request, given the `wanted` pacing of request or settings and the
+        `drafter` of its candidates. Raises `Refusal` naming what the engine cannot do."""
         if drafter is None:
             wanted = PLAIN
         if self._version is None:
@@ -163,17 +164,17 @@ class Admission:
 
 
 NO_END_ID = -1
-"""As `end_id`: the text goes on until it has `max_tokens`."""
+"""Value of `end_id` for a text that continues up to `max_tokens`."""
 
 _AS_SENT = (
     *("temperature", "top_k", "top_p", "min_p"),
     *("repetition_penalty", "presence_penalty", "frequency_penalty"),
 )
-"""Tensors that are sampling parameters of the same name."""
+"""Tensors with the name of a sampling parameter."""
 
 
 class SlotRequests:
-    """Checks what a request says together, by the settings and the target's vocabulary."""
+    """Checks the fields of a request together, with the settings and the target's vocabulary."""
 
     def __init__(self, settings: Settings, vocabulary: Vocabulary) -> None:
         """Raises `EngineError` if the target's engine is not installed."""
@@ -215,7 +216,7 @@ class SlotRequests:
     def _parameters(
         self, request: GenerateRequest, budget: int, guide: Guide | None
     ) -> SamplingParameters:
-        # Where a guide is complete the text ends, whatever the request says of its end.
+        # A text ends where its guide is complete, whatever end ids the request names.
         endless = guide is not None and request.end_id == NO_END_ID
         least = max(request.min_tokens, request.min_length)
         return SamplingParameters(
@@ -239,21 +240,21 @@ class SlotRequests:
         return words
 
     def _prediction(self, request: GenerateRequest, budget: int) -> NDArray[np.int64]:
-        """As much of it as the text has room for."""
+        """The beginning of the prediction that the text has room for."""
         text = request.prediction
         ids = [] if text is None else self._vocabulary.predicted_tokens(text)
         return np.array(ids[:budget], np.int64)
 
     def _reuses_kv(self, request: GenerateRequest) -> bool:
-        """Whether the text may begin behind another one, and others behind it."""
+        """Whether the text may reuse kept KV, and its KV be kept."""
         is_alone = self._settings.cache.isolated and not request.cache_salt
         return not (request.skip_reading_prefix_cache or is_alone)
 
     def _end_ids(self, request: GenerateRequest, *, guided: bool) -> tuple[int, ...]:
-        """What ends the text: the one id that the request names, none, or those of the model, and
-        in any case its stop tokens and those of its stop words that are special tokens.
+        """The ids that end the text: the id that the request names, none, or the model's ids; and
+        always its stop tokens, and its stop words that are special tokens.
 
-        A guided text ends with one of the model's. Raises `Refusal` for another.
+        A guided text ends with an id of the model. Raises `Refusal` for another.
         """
         ends, wanted = self._vocabulary.end_ids, request.end_id
         if guided and wanted not in (None, NO_END_ID, *ends):

@@ -22,11 +22,12 @@ from card.text import Detokenizer
 
 
 class Stream:
-    """One request's way from tokens to deltas. Pure: it knows neither slots nor Triton.
+    """Turns one request's tokens into deltas, without slots or Triton.
 
-    The first delta is ready at once, later ones are gathered for as long as whoever asks says.
-    While there is no text (a long prompt, tokens without any, a target that is away) there are
-    empty ones now and then. A request that does not stream gets everything in its last delta.
+    The first delta is ready at once. The caller sets the interval over which later deltas are
+    gathered. While there is no new text (a long prompt, tokens without text, a dead target) the
+    stream sends an empty delta now and then. A request that does not stream gets its whole text in
+    its last delta.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Stream:
         arrival_ns: int,
         kv_block: int = 0,
     ) -> None:
-        """`kv_block` is how many tokens a block of the target's KV has; 0: it has none to tell."""
+        """`kv_block` is the number of tokens of a block of the target's KV; 0: unknown."""
         self._kv_block = kv_block
         self.request = request
         self._detokenizer = detokenizer
@@ -61,16 +62,16 @@ class Stream:
 
     @property
     def is_for_device(self) -> bool:
-        """Whether a device drafts behind this text and is told its tokens, with text or without."""
+        """Whether a device drafts for this text and so gets all its tokens."""
         return self.request.draft_key is not None
 
     @property
     def finished(self) -> bool:
-        """No token can follow: the next delta is the last."""
+        """Whether the next delta is the last, because no token can follow."""
         return bool(self.finish_reason)
 
     def schedule(self) -> None:
-        """The request got a slot."""
+        """Record that the request got a slot."""
         self._scheduled_ns = time.monotonic_ns()
 
     def push(
@@ -81,9 +82,9 @@ class Stream:
         now_ns: int,
         likeliest: Sequence[Sequence[tuple[int, float]]] = (),
     ) -> None:
-        """Take in tokens that the target committed; a stop word among them finishes the text.
+        """Add committed tokens; a stop word among them finishes the text.
 
-        likeliest  of each token's position, if the request asks for any
+        likeliest  likeliest ids at each token's position, if the request asks for them
         """
         used_before = self._detokenizer.tokens_used
         piece = self._detokenizer.push(tokens, accepted)
@@ -103,15 +104,15 @@ class Stream:
             self.finish_reason = "stop"
 
     def score_prompt(self, prompt: Sequence[ScoredToken]) -> None:
-        """The prompt's tokens as the target read them, for the next delta."""
+        """Put the scores of the prompt's tokens into the next delta."""
         self._prompt = prompt
 
     def follow(self, events: Sequence[Event]) -> None:
-        """What speculation did, for the next delta."""
+        """Put events of speculation into the next delta."""
         self._trace += events
 
     def finish(self, reason: Literal["stop", "length"]) -> None:
-        """The target commits nothing more."""
+        """Finish the text, because the target commits no more tokens."""
         if self.finished:
             return
         piece = self._detokenizer.finish()
@@ -119,8 +120,8 @@ class Stream:
         self.finish_reason = "stop" if self._detokenizer.stopped else reason
 
     def due_ns(self, gather_ns: int) -> float:
-        """When text may be sent that comes now, if it is gathered for so long; never, for a
-        request that does not stream."""
+        """Earliest time to send text that comes now, for a gathering interval of `gather_ns`;
+        infinite for a request that does not stream."""
         if not self.request.stream:
             return math.inf
         return 0 if self._sent_ns is None else self._sent_ns + gather_ns
@@ -134,7 +135,7 @@ class Stream:
         return self.request.stream and now_ns - silent_since_ns >= SIGN_NS
 
     def sign(self, place: int, session_id: int) -> Delta:
-        """An empty delta of a request that waits for a slot: what is known of it by then."""
+        """An empty delta of a request that waits for a slot, with the numbers known so far."""
         request = self.request
         return Delta(
             "",
@@ -148,7 +149,7 @@ class Stream:
         )
 
     def take(self, place: int, session_id: int, counters: SlotCounters, now_ns: int) -> Delta:
-        """The next delta; what it carries is not carried again."""
+        """The next delta; removes its content from the stream."""
         request, asked = self.request, self.request.return_perf_metrics
         blocks, reused = self._kv_blocks(counters) if asked and self._kv_block else (0, 0)
         delta = Delta(
@@ -191,12 +192,12 @@ class Stream:
         return delta
 
     def _kv_blocks(self, counters: SlotCounters) -> tuple[int, int]:
-        """How many prompt and text fill or begin, and how many were kept."""
+        """Number of KV blocks that prompt and text fill or begin, and number of reused blocks."""
         tokens = len(self.request.input_ids) + self._detokenizer.tokens_used
         return -(-tokens // self._kv_block), counters.reused_tokens // self._kv_block
 
     def _gather(self, text: str, accepted_bytes: int) -> None:
-        """Append text; what the cache gave counts while everything before it came from there."""
+        """Append text; count bytes from the cache only while all text before came from it too."""
         if self._accepted_bytes == self._text_bytes:
             self._accepted_bytes += accepted_bytes
         self._text += text

@@ -1,7 +1,7 @@
-"""What speculation did to one session, for a client that wants to follow it: steps and trees.
+"""The events of speculation in one session, for a client that asks for them: steps and trees.
 
-Steps are those that the target tells of, every one. The tree is looked at now and then: what the
-draft added and dropped between two looks is told as one change.
+The trace reports every step of the target. It reads the tree now and then, and reports the nodes
+that the draft added and dropped between two reads as one change.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from card.cache import CardSlot, Step, Tree
 from card.serving.requests.delta import finite
 
 MOST_NODES = 128
-"""Of a tree that are told: the first ones, which hang together."""
+"""Most reported nodes of a tree: its first ones, which are connected."""
 
 Event = dict[str, Any]
 
 
 class Trace:
-    """Looks at a session's slot and tells what is new as JSON (`card.serving.requests.delta`).
+    """Reads a session's slot and reports new events as JSON (`card.serving.requests.delta`).
 
-    prompt_tokens  of the session: all places are told as tokens of its text
-    began_ns       when the session began; times are told since then
+    prompt_tokens  tokens of the prompt; the trace reports places in the output
+    began_ns       start of the session; the trace reports times since then
     remote         a device drafts for the session
     """
 
@@ -45,7 +45,7 @@ class Trace:
         self._told: Tree | None = None
 
     def look(self, now_ns: int) -> list[Event]:
-        """What happened since the last look, in order."""
+        """The events since the last look, in order."""
         steps, self._next_step = self._slot.steps(self._session_id, self._next_step)
         events = [self._step(step) for step in steps]
         tree = self._slot.tree(self._session_id, self._vocabulary, remote=self._remote)
@@ -54,7 +54,7 @@ class Trace:
         return events
 
     def _step(self, step: Step) -> Event:
-        """A pass of the target; its tokens are those at its place of the text."""
+        """The event of a target pass; its tokens stand at its place of the text."""
         committed = self._slot.output(step.behind, step.behind + step.committed)
         candidates = step.candidates
         return {
@@ -68,7 +68,7 @@ class Trace:
         }
 
     def _change(self, tree: Tree) -> Event | None:
-        """The tree, or the nodes that it has beyond those that were told; None if it has none."""
+        """The whole tree, or its nodes that were not reported yet; None if there are none."""
         tree = _first_nodes(tree, MOST_NODES)
         told, known = self._told, 0
         if told is not None and told.root_length == tree.root_length:

@@ -1,7 +1,8 @@
-"""What a unary request may say beside those of the ensemble, and what its answer carries.
+"""Additional tensors of a unary request, and the content of its answer.
 
-`tensorrt_llm` takes words as rows of tokens and a bias for every token. They become what `card`
-takes: words as text, and the biases that are not 0. The deltas of a whole text become one.
+`tensorrt_llm` takes words as rows of tokens and a bias for every token. This module converts them
+for `card`, which takes words as text and the biases that are not 0. It joins all deltas of a text
+into one.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ def arrays_for_card(
     tokenizer: Tokenizer,
     bounds: Bounds,
 ) -> dict[str, NDArray[Any]]:
-    """The tensors of the request as `card` takes them, a stream, so that it tells of life.
+    """The tensors of the request as `card` takes them. The request streams, so that deltas show
+    whether the client left.
 
     Raises `Refusal`.
     """
@@ -82,7 +84,7 @@ def arrays_for_card(
 
 
 def _words(name: str, rows: tuple[int, ...], tokenizer: Tokenizer, bounds: Bounds) -> list[str]:
-    """The words of such a list as text."""
+    """The words of a list of tokens, as text."""
     half = len(rows) // 2
     tokens, ends = rows[:half], [end for end in rows[half:] if end >= 0]
     if ends != sorted(ends) or (ends and ends[-1] > half):
@@ -102,7 +104,7 @@ OUTPUT_IDS, SEQUENCE_LENGTH = "output_ids", "sequence_length"
 
 
 def token_outputs(tokens: Sequence[int]) -> dict[str, NDArray[Any]]:
-    """These tensors of one answer."""
+    """The values of these tensors for one answer."""
     return {
         OUTPUT_IDS: np.array([[tokens]], np.int32),
         SEQUENCE_LENGTH: np.array([[len(tokens)]], np.int32),
@@ -110,7 +112,7 @@ def token_outputs(tokens: Sequence[int]) -> dict[str, NDArray[Any]]:
 
 
 def gathered(deltas: Iterable[Delta]) -> Delta:
-    """The whole text as one delta: counts are those of the last. Raises `Refusal` without any."""
+    """All deltas joined; counts are those of the last. Raises `Refusal` if there are none."""
     pieces = list(deltas)
     if not pieces:
         raise Refusal("INTERNAL", "card ended without an answer; see the server's log")
@@ -141,7 +143,7 @@ def _accepted_bytes(pieces: Sequence[Delta]) -> int:
 
 
 def _joined(details: Sequence[str]) -> str:
-    """The JSON of all pieces as that of one."""
+    """The JSON details of all deltas, joined into one."""
     whole: dict[str, Any] = {}
     for text in details:
         for name, value in json.loads(text).items():

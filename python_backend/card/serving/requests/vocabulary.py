@@ -1,7 +1,7 @@
-"""The target's tokens: the tokenizer, how many ids there are, which one ends a text.
+"""The target's tokens: the tokenizer, the number of ids, and the ids that end a text.
 
-Both models of the pair share them. Reads what lies beside the weights, so that processes which
-handle text never load a model.
+Both models of the pair share them. This module reads the files beside the weights, so that
+processes which handle text never load a model.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from model_files.end_ids import end_ids
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a process that handles text knows about the pair.
+    """The part of the pair that a text process needs.
 
     tokenizer  text to ids and back
     size       ids that the target has logits for: 0 to size - 1
@@ -57,12 +57,12 @@ class Vocabulary:
         return cls(tokenizer, size, ends)
 
     def prompt_tokens(self, text: str) -> list[int]:
-        """The prompt as the model reads it. Raises `Refusal`."""
+        """The token ids of a prompt. Raises `Refusal`."""
         return self._encoded(text, "text_input", special=True)
 
     def predicted_tokens(self, text: str) -> list[int]:
-        """A text that may follow the prompt, up to a token that the target never writes. Raises
-        `Refusal`."""
+        """The token ids of a text that may follow the prompt, up to a token that the target never
+        writes. Raises `Refusal`."""
         ids = self._encoded(text, "prediction", special=False)
         return list(takewhile(lambda token: token < self.size, ids))
 
@@ -75,8 +75,8 @@ class Vocabulary:
     def bad_word_tokens(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Token sequences that write a word, at the start of a text and after a space.
 
-        A tokenizer may know more ids than the target has logits for, such as padding: what holds
-        one of these is never written and needs no ban.
+        A tokenizer may have ids without logits, such as padding. The target never writes a sequence
+        with such an id, so it needs no ban.
         """
         spellings = [spelling for word in words for spelling in (word, f" {word}")]
         sequences = (
@@ -87,7 +87,7 @@ class Vocabulary:
     def _encoded(self, text: str, field: str, *, special: bool) -> list[int]:
         try:
             return self.tokenizer.encode(text, add_special_tokens=special).ids
-        except Exception as error:  # the library raises nothing more particular
+        except Exception as error:  # the library raises no narrower class
             raise Refusal(
                 "INVALID_ARGUMENT",
                 f"{field} holds what this model's tokenizer does not know and has no token for "
@@ -97,8 +97,8 @@ class Vocabulary:
 
 
 def vocabulary_size(path: Path) -> int:
-    """Ids that the target at `path` has logits for, without a tokenizer: that takes 30 MiB with
-    50,000 of them. Raises `SettingsError` naming the file."""
+    """Number of ids with logits of the target at `path`, read without the tokenizer, which takes
+    30 MiB for 50,000 ids. Raises `SettingsError` naming the file."""
     try:
         return _size(model_files_of(path))
     except ModelFilesError as error:

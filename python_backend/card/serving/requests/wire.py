@@ -1,9 +1,9 @@
-"""What a request may say: the one table of input tensors.
+"""The one table of input tensors.
 
-The fields of `GenerateRequest` *are* the table: a field is a tensor, its default is what holds
-when the tensor is absent, and its metadata says how it travels and which values are allowed.
-Parsing, refusals and the test of the `config.pbtxt` files derive from it. Names and dtypes are
-those of TensorRT-LLM's Triton ensemble; what is ours is named in `docs/wire.md`.
+The fields of `GenerateRequest` *are* the table: a field is a tensor, its default is the value of an
+absent tensor, and its metadata holds dtype, shape and allowed values. Parsing, refusals and the
+test of the `config.pbtxt` files derive from it. Names and dtypes are those of TensorRT-LLM's Triton
+ensemble; `docs/wire.md` names our additions.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from card.speculation.pacing import PACINGS
 DECODINGS = tuple(PACINGS)
 
 VOCABULARY = "vocabulary"
-"""In place of a limit: a list of one element for each token."""
+"""Limit of a list with one element for each id."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """How one input travels.
+    """Dtype and shape of one input.
 
-    most  of a list, the limit of its elements among the settings' `limits`, or `vocabulary`; None:
-          one value
+    most  for a list, the setting of `limits` that bounds its elements, or `vocabulary`; None: one
+          value
     dims  shape without the leading batch dimension
     """
 
@@ -65,8 +65,8 @@ def tensor(
 class GenerateRequest:
     """One request as `ensemble`, `preprocessing` and `card` receive it.
 
-    Clients send the prompt as text or as tokens. `card` always gets the tokens, and the text too
-    for those who want it back.
+    Clients send the prompt as text or as tokens. `card` always gets the tokens, and also the text
+    if the answer must begin with it.
     """
 
     text_input: str | None = tensor("BYTES", "The prompt.", allowed.bounded_text)
@@ -124,7 +124,7 @@ class GenerateRequest:
     )
     min_tokens: int = tensor(
         "INT32",
-        "Nothing of end_id and stop_token_ids is chosen before so many new tokens.",
+        "end_id and stop_token_ids are not chosen before this many new tokens.",
         allowed.whole_number(0, "max_tokens"),
         default=0,
     )
@@ -181,7 +181,7 @@ class GenerateRequest:
     )
     top_log_probs: int = tensor(
         "INT32",
-        "With log-probabilities: report so many of the likeliest tokens too, in details.",
+        "With log-probabilities: also report this number of likeliest tokens, in details.",
         allowed.whole_number(0, "top_log_probs"),
         default=0,
     )
@@ -207,11 +207,11 @@ class GenerateRequest:
     )
     drafter: str | None = tensor(
         "BYTES",
-        "Who makes candidates, of those that are loaded.",
+        "The drafter of the request, one of those that are loaded.",
         allowed.short("word_bytes"),
     )
     forbidden_drafter: str | None = tensor(
-        "BYTES", "Who makes no candidates, of those that are loaded.", allowed.short("word_bytes")
+        "BYTES", "A loaded drafter that the request must not use.", allowed.short("word_bytes")
     )
     growth: str | None = tensor(
         "BYTES",
@@ -221,7 +221,7 @@ class GenerateRequest:
     )
     acceptance: str | None = tensor(
         "BYTES",
-        "What makes a candidate final; a rule that changes the text only where "
+        "The acceptance rule; a rule that changes the text only where "
         "speculation.lossy_acceptance lists it.",
         allowed.short("word_bytes"),
     )
@@ -242,12 +242,12 @@ class GenerateRequest:
     )
     prediction: str | None = tensor(
         "BYTES",
-        "What the text may well say: n-grams of it are proposed. It changes no token.",
+        "A likely text: its n-grams are proposed. It changes no token.",
         allowed.bounded_text,
     )
     guided_decoding_guide_type: str = tensor(
         "BYTES",
-        f"What guides the text: {', '.join(GUIDE_TYPES)}.",
+        f"The type of the guide: {', '.join(GUIDE_TYPES)}.",
         allowed.known_guide_type,
         default="",
     )

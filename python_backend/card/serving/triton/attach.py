@@ -1,8 +1,9 @@
-"""How `card` brings the engines to its pool: it watches who is there and asks them in.
+"""Attaches the engines to `card`'s pool.
 
-An engine process shows itself in the pool as loaded. `card` then sends it one short request with
-the pool's key, and hears in the pool, not by the response, that it is attached: a request into a
-process that dies never returns. Hence a thread per request, which nobody waits for.
+An engine process reports in the pool that it is loaded. `card` then sends it an attach request with
+the pool's key. The engine reports in the pool that it is attached; `card` does not wait for the
+response, because a request to a dying process never returns. So each request has a thread that
+`card` never joins.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ KEY, DEADLINE, ATTACHED_EPOCH = "key", "deadline_ns", "epoch"
 
 WATCH_S = 0.1
 _ATTACH_LIMIT_NS = 5_000_000_000
-"""An engine that does not attach in this time is asked again."""
+"""`card` repeats the attach request to an engine that does not attach in this time."""
 
 
 class Attacher:
     """Watches the engines from a thread of its own.
 
-    Ends the process when its server is gone, because a busy stub does not notice that by itself.
-    `ask(engine, key, deadline_ns)` sends the attach request and may block for ever; the deadline
-    is on the monotonic clock. `report(engine, alive)` is called whenever that changes.
+    Ends the process when its server is gone, because a busy stub does not notice that.
+    `ask(engine, key, deadline_ns)` sends the attach request and may block forever; the deadline
+    is on the monotonic clock. The attacher calls `report(engine, alive)` whenever `alive` changes.
 
-    engines  those that this service has
-    fresh_s  an engine silent for longer is not sent anything: it may be dead or stopped
+    engines  the engines of this service
+    fresh_s  an engine silent for longer gets no request, because it may be dead or stopped
     """
 
     def __init__(
@@ -81,12 +82,12 @@ class Attacher:
             try:
                 self.look()
             except Exception:
-                # Without this thread no engine would be asked in any more, and nobody would know.
+                # Without this thread no engine would attach any more, without any error.
                 log.critical("the attacher failed; the process ends", exc_info=True)
                 os._exit(1)
 
     def look(self) -> None:
-        """Ask in whoever is loaded; tell who lives."""
+        """Send attach requests to loaded engines; report engines that began or ceased to live."""
         for engine in self._engines:
             if self._should_ask(engine):
                 pid, deadline_ns = self._pool.pid(engine), time.monotonic_ns() + _ATTACH_LIMIT_NS
@@ -101,7 +102,7 @@ class Attacher:
 
     def _ask_in(self, engine: str, pid: int, deadline_ns: int) -> None:
         self._ask(engine, self._key, deadline_ns)
-        # It answered: if it is still not attached (Triton may not serve it yet), ask again.
+        # After a response without an attachment (Triton may not serve it yet) ask again.
         if self._asked.get(engine) == (pid, deadline_ns):
             del self._asked[engine]
 
@@ -115,7 +116,7 @@ class Attacher:
 
 
 class Losses:
-    """Counts the processes of an engine that ended, each once, however short it lived."""
+    """Counts the processes of an engine that ended, each once, even short-lived ones."""
 
     def __init__(self, pool: Pool, engine: str) -> None:
         self._pool = pool
@@ -125,7 +126,7 @@ class Losses:
         self._lost = 0
 
     def count(self) -> int:
-        """Since the first look; a process is seen to have ended, or its successor is there."""
+        """Number of processes that ended, or were replaced, since the first look."""
         pid = self._pool.pid(self._engine)
         if pid != self._pid:
             self._lost += not self._ended
@@ -137,9 +138,9 @@ class Losses:
 
 
 def is_dead(pool: Pool, engine: str) -> bool:
-    """Whether `engine` can touch no slot any more: it is not attached, or its process has ended.
+    """Whether `engine` can no longer write to a slot: it is not attached, or its process ended.
 
-    A stopped or silent process is not dead: it may go on where it was.
+    A stopped or silent process is not dead, because it may continue.
     """
     if pool.engine_state(engine) is not EngineState.ATTACHED:
         return True

@@ -1,7 +1,7 @@
-"""The `card` model: owns the pool, opens a session for every request, streams what is committed.
+"""The `card` model: owns the pool, opens a session for every request, streams committed tokens.
 
-It never waits for an engine. `execute` admits a request and returns; one task (`follower`) answers
-all of them.
+The model never waits for an engine. `execute` admits a request and returns; one task (`follower`)
+answers all requests.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class CardModel:
             self._follower = self._start_follower()
         follower = self._follower
         await asyncio.gather(*(self._admit(request, follower) for request in requests))
-        # The stub notes a coroutine only after it began, and would keep one that ended before that.
+        # The stub registers a coroutine only after it began, and would keep one that ends at once.
         await asyncio.sleep(TICK_S)
 
     def finalize(self) -> None:
@@ -94,7 +94,7 @@ class CardModel:
         self._metrics.stop()
 
     async def _admit(self, request: Any, follower: Follower) -> None:
-        """Check a request, open its session, hand it to the follower; or refuse it."""
+        """Check a request, open its session and pass it to the follower; or refuse it."""
         arrival_ns = time.monotonic_ns()
         client = TritonClient(request)
         prompt: str | None = None
@@ -114,7 +114,7 @@ class CardModel:
             self._refuse(request, client, refusal, prompt)
             return
         except Exception:
-            log.exception("a request could not be taken")  # and its client must not wait for ever
+            log.exception("a request could not be taken")  # its client still needs an answer
             internal = Refusal("INTERNAL", "card could not take this request; see the server's log")
             self._refuse(request, client, internal, prompt)
             return
@@ -187,12 +187,12 @@ class CardModel:
         notice = self._notices.queue_full
         try:
             notice.post() if full else notice.withdraw()
-        except OSError as error:  # who is too many waits for `card` to say so
+        except OSError as error:  # `card` itself then refuses requests that are too many
             log.error("the notice of a full queue failed: %s", error)
 
 
 def _ask(engine: str, key: str, deadline: int) -> None:
-    """Send the attach request to an engine, blocking until it answers."""
+    """Send the attach request to an engine and wait for its response."""
     answer = pb_utils.InferenceRequest(
         model_name=engine,
         requested_output_names=[],
@@ -201,19 +201,20 @@ def _ask(engine: str, key: str, deadline: int) -> None:
             pb_utils.Tensor(DEADLINE, np.array([deadline], np.int64)),
         ],
     ).exec()
-    if answer.has_error():  # while Triton does not serve it yet; it is asked again
+    if answer.has_error():  # Triton may not serve the engine yet; `Attacher` asks again
         pb_utils.Logger.log_info(f"{engine} did not attach: {answer.error().message()}")
 
 
 async def _beat_for_ever(pool: Pool) -> None:
-    """From the loop that answers everybody: if a response is never taken, it stands still."""
+    """Beat from the event loop that answers all requests, so that a blocked loop is noticed."""
     while True:
         pool.beat("card")
         await asyncio.sleep(_BEAT_S)
 
 
 def _die_with(task: asyncio.Task[None]) -> None:
-    """Nobody would be answered without it; the supervisor starts the server anew."""
+    """End the process if the task failed, because it answers all requests. The supervisor then
+    restarts the server."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("what answers all requests ended", exc_info=error)
+        log.critical("the task that answers all requests failed", exc_info=error)
         os._exit(1)

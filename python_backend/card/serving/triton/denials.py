@@ -1,4 +1,4 @@
-"""What an operator hears of attach requests that were refused."""
+"""Logs refused attach requests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Callable
 from card.serving.log import EventLog
 
 QUIET_S = 10.0
-"""At most one line in so long: whoever tries keys must not fill the log."""
+"""Least seconds between two lines, so that a client that tries keys cannot fill the log."""
 
 
 class Denials:
-    """One line for the first; the next, at the earliest a while later, counts those in between."""
+    """Logs a line for the first refusal; later lines, at least `QUIET_S` apart, count the
+    refusals since the line before."""
 
     def __init__(self, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -21,7 +22,7 @@ class Denials:
         self._silent_until_s = -float("inf")
 
     def count(self) -> None:
-        """One more was refused."""
+        """Count one refusal."""
         self._untold += 1
         now_s = self._clock()
         if now_s >= self._silent_until_s:

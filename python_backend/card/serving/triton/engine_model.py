@@ -1,4 +1,4 @@
-"""The `draft` and `target` models: a process each, which works for `card` through the pool."""
+"""The `draft` and `target` models: one process each, which `card` reaches through the pool."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _EngineModel:
         self._denials = Denials(open_log(self.role, settings.observability.log_format))
         server_pid = os.getppid()
         loading = Notices.of_this_service().loading[self.role]
-        with watched_by(loading.post):  # and by threads that go on when it is loaded
+        with watched_by(loading.post):  # threads that outlive the load inherit the watcher
             self._model = load_model(settings, self.role, server_pid)
         self._process = EngineProcess(
             self.role,

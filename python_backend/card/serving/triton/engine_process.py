@@ -1,8 +1,8 @@
-"""An engine's life in its process: found by `card`, attached to the pool, heard every 100 ms.
+"""The life of an engine process: it reports itself to `card`, attaches to the pool, and beats.
 
-Two threads besides the one that answers Triton. The heartbeat thread looks for the pool and tells
-that the process lives; the loop thread decodes (target) or drafts (draft). Nothing here knows
-Triton or a model, so the whole life is tested without either.
+The process has two threads besides the one that answers Triton. The heartbeat thread finds the pool
+and writes heartbeats; the loop thread decodes (target) or drafts (draft). This module needs neither
+Triton nor a model, so that tests can run all of it.
 """
 
 from __future__ import annotations
@@ -25,29 +25,28 @@ BEAT_S = 0.1
 _SHORTEST_WAIT_S = 0.0002
 LONGEST_WAIT_S = 0.004
 _WAIT_GROWTH = 1.1
-"""How often a loop looks for what the other model did, while slots are in use: first often, then
-ever more rarely. A slot that is opened or closed wakes it at once, and so does a target that wants
-a draft again: one that is stopped does not look, for each look takes a tenth of a millisecond from
-a target that has every core."""
+"""Growth of the pause between two looks of an idle loop while slots are in use. A ring of the slot
+bell (a slot opens or closes, or the target restarts its draft) wakes the loop at once. A stopped
+draft does not look, because each look takes 0.1 ms from a target that uses every core."""
 
 
 class Loop(Protocol):
-    """What an engine does while it is attached; see `card.decoding` and `card.drafting`."""
+    """The work of an attached engine; see `card.decoding` and `card.drafting`."""
 
     def step(self) -> bool:
-        """Do one pass of whatever there is to do; whether there was anything."""
+        """Make one pass over all work; returns whether there was any."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether there will be nothing to do before the pool's `slot_bell` rings."""
+        """Whether the loop has no work before the pool's `slot_bell` rings."""
 
 
 class EngineProcess:
-    """Attaches to the pool when `card` asks, and steps the loop until `card` is another.
+    """Attaches to the pool when `card` asks, and steps the loop until another `card` takes over.
 
-    `beat_s` is how often it beats, and an idle loop looks though no bell rang. `die` is called with
-    an exit status when the process is of no use any more: its loop raised, or its server is gone.
-    The supervisor loads the model again.
+    `beat_s` is the interval of heartbeats, and the longest pause of an idle loop. `die` is called
+    with an exit status when the process cannot continue: its loop raised, or its server is gone.
+    The supervisor then loads the model again.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class EngineProcess:
         ]
 
     def start(self) -> None:
-        """The model is loaded: begin to be found."""
+        """Report the loaded model and start both threads."""
         for thread in self._threads:
             thread.start()
 
@@ -99,9 +98,9 @@ class EngineProcess:
             self._pool = None
 
     def attach(self, key: str, deadline_ns: int) -> int:
-        """Serve the pool whose key this is; returns the pool's epoch. Raises `Refusal`.
+        """Serve the pool of this key; returns the pool's epoch. Raises `Refusal`.
 
-        A request that is read after its deadline (monotonic clock) is refused as too old.
+        A request after its deadline (monotonic clock) is refused as too old.
         """
         with self._changed:
             pool = self._current_pool()
@@ -136,12 +135,12 @@ class EngineProcess:
                 self._changed.wait(self._beat_s)
 
     def _current_pool(self) -> Pool | None:
-        """The pool of the `card` that lives now. Detaches when it is another than before."""
+        """The pool of the `card` that lives now. Detaches when the pool changed."""
         pool = self._pool
         if pool is not None and not pool.path.exists():
             self._attached_epoch = None
             if self._step_began_ns is not None:
-                return None  # the loop still looks at the old pool
+                return None  # the loop still uses the old pool
             pool.close()
             self._pool = pool = None
         if pool is None:
@@ -155,7 +154,7 @@ class EngineProcess:
         pool.beat(self._role, EngineState.ATTACHED if attached else EngineState.LOADED)
 
     def _is_stuck(self) -> bool:
-        """Whether one step has lasted longer than an engine may be silent."""
+        """Whether the present step has lasted longer than an engine may be silent."""
         began = self._step_began_ns
         return began is not None and time.monotonic_ns() - began > self._timeout_ns
 
@@ -167,7 +166,7 @@ class EngineProcess:
             pool, epoch = attachment
             if loop is None or served is not pool:
                 loop, served = self._make_loop(pool), pool
-            # A loop that outlives a `card` drops the sessions that this one closed.
+            # A loop that outlives a `card` drops the sessions that this `card` closed.
             self._serve(loop, pool, epoch)
 
     def _next_attachment(self) -> tuple[Pool, int] | None:
@@ -180,7 +179,7 @@ class EngineProcess:
         return None
 
     def _serve(self, loop: Loop, pool: Pool, epoch: int) -> None:
-        """Step until `card` is another or the process ends; wait a little while idle."""
+        """Step until another `card` takes over or the process ends; pause while idle."""
         wait_s = _SHORTEST_WAIT_S
         try:
             while self._attached_epoch == epoch and pool.epoch == epoch and not self._stopping:
@@ -198,7 +197,7 @@ class EngineProcess:
             self._step_began_ns = None
 
     def _guarded(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Whatever goes wrong in a thread ends the process: half an engine helps nobody."""
+        """`work`, changed to end the process on any error: an engine needs both of its threads."""
 
         def run() -> None:
             try:

@@ -1,5 +1,5 @@
-"""What runs a role's model, as the settings say: an engine under our loop, or a runtime that
-decodes on its own and is followed."""
+"""Loads a role's model, as the settings say: an engine under our loop, or a runtime that decodes on
+its own and that our code follows."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class LoadedModel(Protocol):
     """A model in this process."""
 
     def make_loop(self, pool: Pool) -> Loop:
-        """What works for `pool`, and no longer for an earlier one."""
+        """The loop that works for `pool`, and no longer for an earlier one."""
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Unload the model."""
 
 
 def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
-    """Load the model of `role`. Raises `EngineError` saying what is missing or does not fit."""
+    """Load the model of `role`. Raises `EngineError` naming what is missing or does not fit."""
     model = settings.draft if role == "draft" else settings.target
     if settings.engine_of(model) == "tensorrt_llm":
         from card.tensorrt_llm.loading import load_runtime
@@ -56,14 +56,14 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
 
 
 def _guided_tokens(target: Path) -> GuidedTokens:
-    """Of the target's tokens, which are the pair's."""
+    """The tokens for guides: those of the target, which the draft shares."""
     from card.constraints.compiled import GuidedTokens
 
     return GuidedTokens.load(target)
 
 
 class _Target:
-    """An engine of ours under our loop. It goes with the process."""
+    """One of our engines under our loop. The engine is unloaded with the process."""
 
     def __init__(self, engine: Engine, settings: Settings, guides: GuideCompiler) -> None:
         self._engine = engine
@@ -78,10 +78,10 @@ class _Target:
 
 
 class _Draft:
-    """What drafters run on, under the draft's loop.
+    """The drafter's model, under the draft's loop.
 
-    close  lets go of it
-    small  the engine of `draft_small`, if the drafter wants it
+    close    unloads the model
+    small    the engine of `draft_small`, if the drafter needs it
     pass_ms  as of `DraftLoop`
     """
 

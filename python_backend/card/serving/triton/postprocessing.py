@@ -1,6 +1,6 @@
-"""The `postprocessing` model: a delta of `card` becomes the tensors that clients know.
+"""The `postprocessing` model: turns a delta of `card` into the tensors of clients.
 
-It is also the one place that sees a client of the ensemble leave, and tells `card` in the pool.
+Only this model sees that a client of the ensemble left. It reports that to `card` in the pool.
 """
 
 from __future__ import annotations

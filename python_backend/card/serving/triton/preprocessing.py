@@ -1,4 +1,4 @@
-"""The `preprocessing` model: check everything that a request says, and turn its text into ids."""
+"""The `preprocessing` model: checks every field of a request, and turns its text into ids."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from card.settings import load_settings
 log = logging.getLogger(__name__)
 
 _LONGEST_TEXT = 1 << 16
-"""Bytes that are tokenized at load, in 50 ms; where the settings allow more, a prompt of so many is
-rare."""
+"""Most bytes that are tokenized at load, which takes 50 ms; longer prompts are rare."""
 
 
 class PreprocessingModel:
@@ -47,8 +46,9 @@ class PreprocessingModel:
         self._pool = FoundPool.of_this_server(settings)
 
     def _take_memory(self, longest: int) -> None:
-        """The tokenizer keeps the memory of the longest text. Taken at load, it is no growth later.
-        With most tokenizers the text has a token for each byte."""
+        """Tokenize a long text at load, so that the process does not grow later: the tokenizer
+        keeps the memory of its longest text. With most tokenizers the text has a token for each
+        byte."""
         try:
             self._vocabulary.prompt_tokens("\x01\x02" * (longest // 2))
         except Refusal as error:
@@ -69,14 +69,14 @@ class PreprocessingModel:
             return refused(refusal)
 
     def _count(self, refusal: Refusal) -> None:
-        """Leave it in the pool, for `card` to export."""
+        """Count the refusal in the pool, for `card` to export."""
         if (pool := self._pool.get()) is not None:
             pool.count_refusal(REASONS.index(refusal.reason))
 
     def _input_ids(self, arrays: dict[str, NDArray[Any]]) -> NDArray[np.int32]:
         request = parse(GenerateRequest, arrays, self._bounds, required=one_prompt(arrays))
         guide_of(request)  # a wrong one is refused here, before any work
-        self._check_room()  # before the one thing here that takes long
+        self._check_room()  # before tokenizing, which takes long
         ids = self._prompt_tokens(request)
         output_budget(request, len(ids), self._bounds.limits)
         return np.array([ids], np.int32)
@@ -87,7 +87,7 @@ class PreprocessingModel:
         return self._vocabulary.prompt_tokens(request.text_input)
 
     def _check_room(self) -> None:
-        """Raises `Refusal` where `card` would: one model's work less for a full service."""
+        """Refuse what a full `card` would refuse, to spare this model's work. Raises `Refusal`."""
         if self._notices.queue_full.stands:
             limit = self._bounds.limits.queued_requests
             raise queue_full(self._slots, limit, limit)

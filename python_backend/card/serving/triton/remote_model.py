@@ -1,6 +1,6 @@
-"""The `remote` model: what devices draft goes from their streams into the pool.
+"""The `remote` model: writes the chains of devices from their streams into the pool.
 
-It is a process of its own, so that whatever devices send holds up neither `card` nor an engine.
+The model has its own process, so that the messages of devices delay neither `card` nor an engine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from card.settings import load_settings
 
 
 class RemoteModel:
-    """One response per message: it is taken, too late to be of use, or refused."""
+    """One response per message: taken, too late, or refused."""
 
     @announced
     def initialize(self, args: dict[str, str]) -> None:
@@ -50,10 +50,10 @@ class RemoteModel:
             raise Refusal("INVALID_ARGUMENT", str(error)) from error
 
     def _current(self) -> RemoteDrafts:
-        """For the pool of the `card` that lives now. Raises `Refusal` while there is none."""
+        """The drafts of the pool of the present `card`. Raises `Refusal` while there is none."""
         pool = self._found.get()
         if pool is None:
-            raise Refusal("UNAVAILABLE", "card is not there, or not yet; go on with the text")
+            raise Refusal("UNAVAILABLE", "card is not running; decode without candidates")
         if self._drafts is None or pool is not self._pool:
             self._pool, self._drafts = pool, RemoteDrafts(pool, self._vocabulary)
         return self._drafts

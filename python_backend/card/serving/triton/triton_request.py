@@ -1,4 +1,4 @@
-"""Triton's requests and responses, as little as possible of them."""
+"""Wraps the needed part of Triton's requests and responses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _TRITON_CODES = {
     "CANCELLED": "CANCELLED",
     "INTERNAL": "INTERNAL",
 }
-"""Attributes of `TritonError`, by name: the stub adds that class after it imported the model."""
+"""Attributes of `TritonError`, by name, because the stub adds that class after it imported the
+model."""
 
 _LONGEST_TIMEOUT_US = (1 << 63) - 1
 _PRIORITY = "an integer, 0 or more, which changes nothing here"
@@ -43,7 +44,7 @@ def input_arrays(request: Any) -> dict[str, NDArray[Any]]:
 def checked_arrays(
     request: Any, table: type[GenerateRequest], limits: LimitSettings
 ) -> dict[str, NDArray[Any]]:
-    """The same of a request to generate, whose sizes are checked before anything is taken out.
+    """The tensors of a generate request by name; their sizes are checked before they are read.
 
     Raises `Refusal`.
     """
@@ -54,15 +55,15 @@ def checked_arrays(
 def deadline_ns(
     request: Any, without_effect: Collection[str] = (), inputs: Collection[str] = INPUTS
 ) -> int | None:
-    """When the request wants to be answered, on the monotonic clock; None if it does not say.
+    """The request's deadline in ns on the monotonic clock; None if it has none.
 
-    gRPC's `timeout` becomes a property of the request, that of HTTP `generate` stays a parameter;
-    both are microseconds. Raises `Refusal` for a timeout that is none, and for parameters that
-    nobody understands but those `without_effect`.
+    Triton makes gRPC's `timeout` a property of the request, and leaves the `timeout` of HTTP
+    `generate` a parameter; both are microseconds. Raises `Refusal` for an invalid timeout, and for
+    unknown parameters other than those `without_effect`.
     """
     try:
         parameters: Mapping[str, object] = json.loads(request.parameters() or "{}")
-    except UnicodeDecodeError as error:  # Triton's HTTP front end takes any bytes for a string
+    except UnicodeDecodeError as error:  # Triton's HTTP front end accepts any bytes as a string
         raise Refusal(
             "INVALID_ARGUMENT",
             "a parameter, or the request's id, holds bytes that are no UTF-8; send text",
@@ -72,13 +73,13 @@ def deadline_ns(
     _natural(parameters, "priority", _PRIORITY)
     wanted = _natural(parameters, "timeout", _TIMEOUT)
     timeout_us = wanted or request.timeout()
-    if timeout_us > _LONGEST_TIMEOUT_US:  # gRPC's front end takes a negative one for a huge one
+    if timeout_us > _LONGEST_TIMEOUT_US:  # gRPC's front end makes a negative one huge
         raise invalid("timeout", wanted or timeout_us - (1 << 64), _TIMEOUT)
     return time.monotonic_ns() + timeout_us * 1000 if timeout_us else None
 
 
 def _natural(parameters: Mapping[str, object], name: str, allowed: str) -> int:
-    """The parameter, 0 if it is absent. Raises `Refusal` if it is no integer of 0 or more."""
+    """The parameter; 0 if it is absent. Raises `Refusal` unless it is an integer, 0 or more."""
     value = parameters.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise invalid(name, value, allowed)
@@ -86,7 +87,7 @@ def _natural(parameters: Mapping[str, object], name: str, allowed: str) -> int:
 
 
 def request_id(request: Any) -> str:
-    """What the client calls the request; empty if it named none, or in bytes that are no text."""
+    """The client's id of the request; empty if it has none, or one that is not UTF-8."""
     try:
         return str(request.request_id())
     except UnicodeDecodeError:
@@ -94,7 +95,7 @@ def request_id(request: Any) -> str:
 
 
 def triton_error(refusal: Refusal) -> Any:
-    """The refusal as Triton sends it."""
+    """The refusal as an error of Triton."""
     return pb_utils.TritonError(
         str(refusal), getattr(pb_utils.TritonError, _TRITON_CODES[refusal.code])
     )
@@ -113,7 +114,7 @@ def response(arrays: Mapping[str, NDArray[Any]]) -> Any:
 
 
 class TritonClient:
-    """Whoever sent a request to `card`: responses go through the request's sender."""
+    """The client of a request to `card`; responses go through the request's sender."""
 
     def __init__(self, request: Any) -> None:
         self._sender = request.get_response_sender()
@@ -122,8 +123,8 @@ class TritonClient:
         self._reply(response(delta.pack()), last=last)
 
     def fail(self, refusal: Refusal) -> None:
-        """The end follows by itself: BLS leaves out an error in the middle of a stream, and would
-        wait for ever for an end that came with it."""
+        """Send the error, then the end as a message of its own: BLS drops an error in the middle of
+        a stream, and would wait forever for an end that came with the error."""
         try:
             self._reply(refused(refusal), last=False)
             self._reply(None, last=True)
@@ -134,9 +135,9 @@ class TritonClient:
         return bool(self._sender.is_cancelled())
 
     def _reply(self, message: Any, *, last: bool) -> None:
-        """`message` is None for an end without one. Raises `UndeliverableError`."""
+        """Send `message`; None sends only the end. Raises `UndeliverableError`."""
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if last else 0
         try:
             self._sender.send(*(() if message is None else (message,)), flags=flags)
-        except pb_utils.TritonModelException as error:  # the shared memory is full, say
+        except pb_utils.TritonModelException as error:  # for example full shared memory
             raise UndeliverableError(str(error)) from error

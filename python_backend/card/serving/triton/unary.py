@@ -1,9 +1,8 @@
 """One request, one response, for clients that do not stream: `ensemble_unary`, `tensorrt_llm` and
 `llmapi`.
 
-Requests wait in threads of their own; the text comes from `card` as a stream, between whose pieces
-a model sees whether its client is still there. (An ensemble would not let a model see that before
-its next step.)
+Requests wait in threads of their own. The text comes from `card` as a stream; between two pieces a
+model checks whether its client left. (In an ensemble a model sees that only before its next step.)
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class UnaryModel:
-    """Not decoupled: each request is answered once, whenever its text is complete."""
+    """Not decoupled: each request gets one answer, when its text is complete."""
 
     front: Front
 
@@ -75,7 +74,7 @@ class UnaryModel:
         except Refusal as refusal:
             answer = refused(self.front.in_its_words(refusal))
         except Exception:
-            log.exception("a request could not be answered")  # and its client must not hang
+            log.exception("a request could not be answered")  # its client still needs an answer
             why = "this request could not be answered; see the server's log"
             answer = refused(Refusal("INTERNAL", why))
         _send(sender, answer)
@@ -99,7 +98,7 @@ class UnaryModel:
         excludes = front.excludes
         if "exclude_input_in_output" in arrays:
             excludes = parsed.exclude_input_in_output
-        # Who streams from TensorRT-LLM is told new tokens alone.
+        # Streaming clients of TensorRT-LLM get only new tokens.
         if not (excludes or parsed.stream):
             prompt = tokenizer.decode(ids, skip_special_tokens=True) if text is None else text
             whole = replace(whole, text=prompt + whole.text, tokens=(*ids, *whole.tokens))
@@ -110,7 +109,7 @@ class UnaryModel:
         return response(answer)
 
     def _vocabulary(self) -> Vocabulary:
-        """Loaded for the first request: most services get none for this front."""
+        """The vocabulary, loaded for the first request: most services never use this front."""
         with self._loading:
             return self._load_vocabulary()
 
@@ -121,7 +120,8 @@ class UnaryModel:
         deadline: int | None,
         is_cancelled: Callable[[], bool],
     ) -> Iterator[Delta]:
-        """What `card` sends. Once the client is gone, `card` is told, and says so too."""
+        """The deltas of `card`. When the client left, this marks the request as abandoned, and
+        `card` then ends it."""
         asked = pb_utils.InferenceRequest(
             model_name="card",
             request_id=request_id(request),
@@ -160,7 +160,7 @@ class LlmApiModel(UnaryModel):
 
 
 def _broken_off(deadline: int | None) -> Refusal:
-    """Why a text has no end: BLS leaves out what `card` refuses in the middle of one."""
+    """The error of a text without an end: BLS drops an error in the middle of a stream."""
     if deadline is not None and time.monotonic_ns() >= deadline:
         return deadline_exceeded("decoding")
     return Refusal("UNAVAILABLE", "the text was broken off; see card's log, or try again")

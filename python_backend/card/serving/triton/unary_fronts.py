@@ -1,4 +1,4 @@
-"""The models that answer once: which tensors each has, and what it calls them."""
+"""The models that answer once, with the names of their tensors."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from card.serving.requests.unary import OUTPUT_IDS, SEQUENCE_LENGTH
 
 @dataclass(frozen=True)
 class Front:
-    """One of them.
+    """One model that answers once.
 
-    inputs      its names of what it takes
-    outputs     its names of what it gives
-    renamed     ours of those of its tensors that `UnaryRequest` and `OUTPUTS` call otherwise
-    made        what `card` gets in place of those that are lists of tokens
-    excludes    whether the prompt is no part of the answer, where the request does not say
+    inputs      names of its inputs
+    outputs     names of its outputs
+    renamed     our names (in `UnaryRequest` and `OUTPUTS`) of tensors that it names otherwise
+    made        the tensors that `card` gets in place of lists of tokens
+    excludes    whether the answer omits the prompt, unless the request says otherwise
     batched     whether tensors have a leading batch dimension
-    parameters  request parameters that its clients send without effect
+    parameters  request parameters of its clients that have no effect
     """
 
     inputs: tuple[str, ...]
@@ -33,11 +33,11 @@ class Front:
     parameters: tuple[str, ...] = ("Streaming",)
 
     def ours(self, name: str) -> str:
-        """The tensor as `UnaryRequest` or `OUTPUTS` calls it."""
+        """Our name of a tensor, in `UnaryRequest` or `OUTPUTS`."""
         return self.renamed.get(name, name)
 
     def in_its_words(self, refusal: Refusal) -> Refusal:
-        """The refusal with the field called as its clients call it."""
+        """The refusal with the client's name of the field."""
         for theirs, ours in {**self.renamed, **self.made}.items():
             if refusal.field == ours:
                 message = refusal.message.replace(ours, theirs, 1)
@@ -45,7 +45,7 @@ class Front:
         return refusal
 
     def prompt(self, names: Container[str]) -> tuple[str, ...]:
-        """Which tensor must be there for a prompt. Raises `Refusal` if it comes in two ways."""
+        """The tensor that must hold the prompt. Raises `Refusal` if the request has two prompts."""
         return one_prompt(names) if "text_input" in self.inputs else ("input_ids",)
 
 
