@@ -135,7 +135,7 @@ def _examined(
             lock.begin_measuring()
         with phase("measure passes", model.path):
             costs = examination.measure_row_costs(engine)
-        return engine, Calibration.of(engine.options, costs, settled=not engine.awaits_decoders)
+        return engine, Calibration.of(engine.options, costs, is_final=not engine.awaits_decoders)
 
 
 def _warm_up(
@@ -160,7 +160,7 @@ def _exchange_decoders(
     def remember(costs: RowCosts) -> None:
         memory.remember(Calibration.of(engine.options, costs))
 
-    if known.settled:
+    if known.is_final:
         Exchange(engine, min(known.threads_alone, threads_alone), remember, known.costs)
     else:
         Exchange(engine, threads_alone, remember)

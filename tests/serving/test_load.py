@@ -254,10 +254,10 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(one_slot: Runni
     await free(service)
 
 
-def is_settled(file: Path) -> bool:
+def is_final(file: Path) -> bool:
     """Whether nothing more is to be found out."""
-    settled: bool = json.loads(file.read_text())["calibration"]["settled"]
-    return settled
+    final: bool = json.loads(file.read_text())["calibration"]["is_final"]
+    return final
 
 
 def test_what_models_found_out_at_load_is_believed_by_the_next_start(
@@ -270,7 +270,7 @@ def test_what_models_found_out_at_load_is_believed_by_the_next_start(
     monkeypatch.delenv("CARD_SERVING__CALIBRATION_CACHE")
 
     def found() -> list[Path]:
-        return list(filter(is_settled, calibration_cache.glob("*.json")))
+        return list(filter(is_final, calibration_cache.glob("*.json")))
 
     def engines() -> set[str]:
         return {file.name.partition("-")[0] for file in found()}

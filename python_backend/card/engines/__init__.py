@@ -1,4 +1,4 @@
-"""What runs a model, as loops and drafters see it; `card.loading` makes one."""
+"""Engines, which run models for loops and drafters; `card.loading` makes one."""
 
 from card.engines.interface import (
     FOLLOWS_PREFIX,

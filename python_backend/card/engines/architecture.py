@@ -1,5 +1,5 @@
-"""A model's shape, read from the configuration of a Llama-family decoder, which has the names of
-Hugging Face's ``config.json`` whatever file it stands in."""
+"""A model's shape, read from the configuration of a Llama-family decoder. The configuration has the
+names of Hugging Face's ``config.json`` in every file format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from card.engines.quantised import check_not_quantised
 from model_files import ModelFilesError, model_files_of, sliding_window
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""``model_type`` values whose decoder this engine knows (SmolLM and TinyLlama are ``llama``)."""
+"""Supported ``model_type`` values (SmolLM and TinyLlama are ``llama``)."""
 
 ROPE_TYPES = ("default", "linear", "llama3")
 
@@ -21,8 +21,8 @@ ROPE_TYPES = ("default", "linear", "llama3")
 class RopeScaling:
     """Parameters of the rotary embedding; four of them belong to ``llama3``.
 
-    divisors  of the frequencies, [head size / 2], as GGUF files have them in place of ``llama3``'s
-              parameters; empty: none
+    divisors  [head size / 2], divisors of the frequencies, which GGUF files have in place of
+              ``llama3``'s parameters; empty: none
     """
 
     kind: str
@@ -36,7 +36,7 @@ class RopeScaling:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Everything the decoder's code needs to know of a checkpoint."""
+    """The parameters of a checkpoint's decoder."""
 
     family: str
     vocabulary: int
@@ -59,7 +59,7 @@ class Architecture:
 
 
 _LARGE = 1e12
-"""More than any published factor or base of positions."""
+"""Greater than any published factor or base of positions."""
 
 
 def read_architecture(path: Path) -> Architecture:

@@ -1,9 +1,9 @@
-"""What an engine finds out about itself at load: whether rows are independent, bit by bit, and what
-a pass costs.
+"""Calibrates an engine at load: checks that rows are independent, bit by bit, and measures the cost
+of passes.
 
-Rows that are independent are what makes a text the same with and without candidates. `readings`
-reads one text in many ways; this module compares the bits, takes the cheapest variant of the engine
-whose rows are independent, and measures its passes.
+With independent rows a text is the same with and without candidates. `readings` reads one text in
+many ways. This module compares the bits, takes the cheapest variant of the engine with independent
+rows, and measures its passes.
 """
 
 from __future__ import annotations
@@ -37,35 +37,36 @@ _SIDE_BY_SIDE = (1, 1, 6)
 _COST_CONTEXT = 256
 _COST_ROUNDS = 4
 _COST_BUDGET_S = 1.0
-"""No round of measuring begins later; the first is always made."""
+"""No round of measuring begins after this time; the first round always runs."""
 _SETTLING_PASSES = 3
 _SETTLING_MS = 25.0
-"""So many passes, or for so long, until the weights lie as near as they come to lie: a cache that
-held those of other decoders, or threads, is not filled by one pass."""
+"""Passes, or milliseconds of passes, before a measurement. They fill the processor's caches: one
+pass does not fill a cache that held the weights of other decoders or threads."""
 
 
 class ConfigurableEngine(ReadEngine, Protocol):
-    """An engine whose buffers can be laid out anew around the same weights."""
+    """An engine that can lay out its buffers again around the same weights."""
 
     row_invariant: bool
 
     @property
     def variants(self) -> Sequence[EngineOptions]:
-        """What to try, cheapest first, until rows no longer influence each other."""
+        """Options to try, cheapest first, until rows are independent."""
 
     def know_costs(self, costs: RowCosts) -> None: ...
 
     @property
     def awaits_decoders(self) -> bool:
-        """Whether others, which compute sooner, take the place of its decoders soon."""
+        """Whether faster decoders will soon replace the present ones."""
 
     @property
     def costed_rows(self) -> Sequence[int]:
-        """Rows of passes to measure: others are padded to these, or cost about as much."""
+        """Numbers of rows to measure; passes of other numbers are padded to these, or cost about
+        the same."""
 
     @property
     def examination_s(self) -> float:
-        """Seconds for the check of its rows."""
+        """Most seconds of the check of its rows."""
 
     def reconfigured(self, options: EngineOptions) -> Self: ...
 
@@ -77,14 +78,14 @@ AnyEngine = TypeVar("AnyEngine", bound=ConfigurableEngine)
 
 
 def check_row_invariance(engine: ConfigurableEngine) -> bool:
-    """Whether one text's logits are the same bits however its rows are put into passes.
+    """Whether one text's logits are the same bits for every way to divide its rows among passes.
 
     Compares one row at a time with prefill chunks, chains of several lengths, another session's
     place, a pass shared with a second session, a subtree with a wrong path, rows far behind the
-    beginning, and such rows beside others near it, in this order. After `examination_s` the
-    comparisons that were made decide: the log says how many. Passes have as many threads as they
-    ever may; that these do not matter is checked by `check_alone`. The engine must have 2 sessions.
-    Raises `EngineError` if logits are not finite.
+    beginning, and such rows beside rows near the beginning, in this order. After `examination_s`
+    the comparisons made so far decide; the log says how many. Passes use the most threads;
+    `check_alone` checks other numbers of threads. The engine must have 2 sessions. Raises
+    `EngineError` if logits are not finite.
     """
     until = time.monotonic() + engine.examination_s
     for made, same in enumerate(_comparisons(Reader(engine, alone=True)), 1):
@@ -97,10 +98,10 @@ def check_row_invariance(engine: ConfigurableEngine) -> bool:
 
 
 def _comparisons(reader: Reader) -> Iterator[bool]:
-    """Whether bits are the same in one case after another."""
+    """Yields for each case whether the bits are the same."""
     tokens = random_tokens(reader.engine, CHECKED_TOKENS)
     few = tokens[:8]
-    # Too little padding shows at once.
+    # The first cases already show too little padding.
     yield equal_bits(reader.text(few, [1] * 8), reader.text(few, [8]))
     expected = reader.text(tokens, [1] * len(tokens))
     if not np.isfinite(expected).all():
@@ -128,7 +129,7 @@ def _same_far_rows(reader: Reader, near_alone: NDArray[np.float32]) -> bool:
     found: dict[int, list[NDArray[np.float32]]] = {far: [], near: []}
     for count in _SIDE_BY_SIDE:
         at = slice(len(found[far]), len(found[far]) + count)
-        if not last[at]:  # of a short context
+        if not last[at]:  # the context is short
             break
         batch = [SequenceTokens(far, last[at]), SequenceTokens(near, first[at])]
         found_logits = engine.forward(batch, alone=reader.alone)
@@ -145,9 +146,11 @@ def _same_far_rows(reader: Reader, near_alone: NDArray[np.float32]) -> bool:
 
 
 def same_bits(one: ConfigurableEngine, other: ConfigurableEngine) -> bool:
-    """Whether both compute the same bits, where `other` has decoders for its `graph_rows`: in
-    passes that fill each of these and in passes that do not, of one session and shared with a
-    second, on each number of threads. Both must have 2 sessions."""
+    """Whether both engines compute the same bits; `other` has decoders for its `graph_rows`.
+
+    Compares passes that fill each of these decoders and passes that do not, of one session and of
+    two, on each number of threads. Both engines must have 2 sessions.
+    """
     counts = list(_fitting_counts(other.options.graph_rows, one.context))
     tokens = random_tokens(one, sum(counts))
     same = True
@@ -160,8 +163,8 @@ def same_bits(one: ConfigurableEngine, other: ConfigurableEngine) -> bool:
 
 
 def _fitting_counts(sizes: Sequence[int], most: int) -> Iterator[int]:
-    """Rows of passes that fill decoders of these sizes, with another session's row or without, as
-    far as so many positions reach."""
+    """Numbers of rows that fill decoders of these sizes, with and without another session's row,
+    within `most` positions."""
     for count in (count for rows in sorted(sizes) for count in (rows, rows - 1)):
         if 0 < count <= most:
             most -= count
@@ -173,8 +176,9 @@ def check_alone(engine: ConfigurableEngine) -> bool:
     few rows and of many, with wrong paths, and far behind the beginning. The engine must have 2
     sessions.
 
-    Whether more threads save time is not measured: on a machine that was busy at that moment they
-    seemed not to, and the target kept to few for good (benchmarks/NOTES.md).
+    This function does not measure whether more threads save time: on a machine that was busy at
+    that moment they seemed not to, and the target then used few threads for good
+    (benchmarks/NOTES.md).
     """
     if not engine.options.threads_alone:
         return True
@@ -198,14 +202,14 @@ def _readings(reader: Reader) -> list[NDArray[np.float32]]:
 def make_row_invariant(
     engine: AnyEngine, check: Callable[[ConfigurableEngine], bool] = check_row_invariance
 ) -> AnyEngine:
-    """The cheapest variant of the engine whose rows are independent, marked accordingly; with
+    """The cheapest variant of the engine with independent rows, marked `row_invariant`; with
     `threads_alone` if these change no bit.
 
-    If none is, the engine comes back as it was with `row_invariant` False.
+    If no variant has independent rows, returns the engine itself with `row_invariant` False.
     """
     trial = engine
     for options in engine.variants:
-        # Of the trial before: what that had to load anew may serve this one as well.
+        # Made from the trial before, to reuse what that trial had to load.
         trial = trial.reconfigured(
             replace(options, sessions=options.examined_sessions, kept_tokens=0)
         )
@@ -217,7 +221,8 @@ def make_row_invariant(
 
 
 def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:
-    """The engine with options that are known to make its rows independent, marked so."""
+    """The engine with options that are known to make its rows independent, marked
+    `row_invariant`."""
     chosen = engine.reconfigured(options)
     chosen.row_invariant = True
     return chosen
@@ -227,8 +232,8 @@ def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:
 
 
 def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
-    """Median milliseconds of a one-session pass by rows, at a middling context length, and what
-    share of its time a pass of one row takes while no other model computes."""
+    """Median milliseconds of a one-session pass by rows, at a medium context length, and the time
+    of a one-row pass while no other model computes, as a share of its time otherwise."""
     session = engine.open_session()
     context = min(_COST_CONTEXT, engine.context - max(engine.costed_rows) - 1)
     prompt = random_tokens(engine, max(1, context))
@@ -238,7 +243,7 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
         engine.commit_kv(session, range(len(chunk)))
     costs: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
     alone: list[float] = []
-    # Round after round over all row counts, so that a disturbance spreads over the whole curve.
+    # Each round measures all numbers of rows, so that a disturbance spreads over the whole curve.
     ends_s = time.monotonic() + _COST_BUDGET_S
     for done in range(_COST_ROUNDS):
         if done and time.monotonic() > ends_s:
@@ -254,7 +259,7 @@ def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
 
 
 def settled_ms(engine: Engine, batch: list[SequenceTokens], *, alone: bool = False) -> list[float]:
-    """What two of these passes take once they have settled."""
+    """Milliseconds of two of these passes, after the passes that fill the caches."""
     settling: list[float] = []
     while len(settling) < _SETTLING_PASSES and sum(settling) < _SETTLING_MS:
         settling.append(_batch_ms(engine, batch, alone=alone))

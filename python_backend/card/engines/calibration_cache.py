@@ -1,9 +1,9 @@
-"""What was found out about a model at load, kept for its next load in the same service, and from
-one start of the service to the next where `serving.calibration_cache` names a directory.
+"""Keeps a model's calibration for its next load in the same service; and for the next start of the
+service where `serving.calibration_cache` names a directory.
 
-To check that rows are independent and to measure passes takes longer than all else of a load, and a
-model that died is wanted back soon. What was found is used only if nothing that it depends on has
-changed; otherwise, and outside a service, it is found out anew.
+Calibration takes longer than the rest of a load, and a dead model must return soon. A load uses a
+kept calibration only if its whole `Subject` is unchanged. Otherwise, and outside a service, the
+load calibrates again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from card.engines.row_costs import RowCosts
 log = logging.getLogger(__name__)
 
 CALIBRATION_CACHE_VARIABLE = "CARD_CALIBRATION_CACHE"
-"""Names the directory in the environment of the server and its models."""
+"""Environment variable of the server and its models that names the directory."""
 
 _SOURCES = Path(__file__).parent
 _PACKAGES = ("card-triton", "numpy", "openvino", "tbb", "torch")
 _CHOOSING = ("ATEN_", "DNNL_", "MKL_", "ONEDNN_", "OV_")
-"""Begin the names of environment variables that choose how products are computed."""
+"""Prefixes of environment variables that choose how products are computed."""
 
 
 class _Record(BaseModel):
@@ -45,13 +45,13 @@ class _Record(BaseModel):
 
 
 class Subject(_Record):
-    """All that a calibration depends on.
+    """Everything that a calibration depends on.
 
     files      (path, size, mtime_ns) of the checkpoint's files and of the engines' source
-    options    `EngineOptions` by field; sessions as they are examined, and no kept texts
-    versions   of Python and packages
-    variables  of the environment that choose how products are computed
-    processor  and how many of its cores this process may use
+    options    `EngineOptions` by field; sessions as in the examination, and no kept texts
+    versions   versions of Python and packages
+    variables  environment variables that choose how products are computed
+    processor  the processor, and the number of cores that this process may use
     """
 
     engine: str
@@ -63,7 +63,7 @@ class Subject(_Record):
 
     @classmethod
     def of(cls, engine: str, checkpoint: Path, options: EngineOptions) -> Subject:
-        """Look at it as it is now. Raises `OSError` where a file cannot be looked at."""
+        """The present subject. Raises `OSError` if a file cannot be read."""
         found = checkpoint.resolve()
         models = found.iterdir() if found.is_dir() else (found,)
         files = (*models, *_SOURCES.rglob("*.py"))
@@ -82,11 +82,11 @@ _Milliseconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class Calibration(_Record):
-    """What is found out: options that make rows independent, by what factors matrices are smoothed,
-    whether more threads are right, and what passes cost.
+    """The result of a calibration: options that make rows independent, factors of smoothed
+    matrices, whether more threads compute the same bits, and costs of passes.
 
-    settled  whether threads and costs are those of the decoders that serve for good, and not of one
-             that serves until these are compiled
+    is_final  whether threads and costs are those of the final decoders, and not of a decoder that
+              serves until these are compiled
     """
 
     row_multiple: Annotated[int, Field(ge=1)]
@@ -97,10 +97,10 @@ class Calibration(_Record):
     threads_alone: Annotated[int, Field(ge=0)]
     pass_ms: Annotated[dict[Annotated[int, Field(ge=1)], _Milliseconds], Field(min_length=1)]
     alone_share: Annotated[float, Field(gt=0, le=1)]
-    settled: bool
+    is_final: bool
 
     @classmethod
-    def of(cls, options: EngineOptions, costs: RowCosts, *, settled: bool = True) -> Calibration:
+    def of(cls, options: EngineOptions, costs: RowCosts, *, is_final: bool = True) -> Calibration:
         return cls(
             row_multiple=options.row_multiple,
             graph_rows=options.graph_rows,
@@ -110,11 +110,12 @@ class Calibration(_Record):
             threads_alone=options.threads_alone,
             pass_ms=costs.pass_ms,
             alone_share=costs.alone_share,
-            settled=settled,
+            is_final=is_final,
         )
 
     def applied_to(self, options: EngineOptions) -> EngineOptions:
-        """With what makes rows independent, and no more threads than are right and wanted."""
+        """Options with the calibrated padding and formats, and no more threads than are both
+        correct and wanted."""
         return replace(
             options,
             row_multiple=self.row_multiple,
@@ -136,7 +137,7 @@ class _Entry(_Record):
 
 
 class CalibrationCache:
-    """One subject's place in the service's directory; without a subject nothing is remembered."""
+    """One subject's file in the service's directory; without a subject nothing is kept."""
 
     def __init__(self, directory: Path, role: str, subject: Subject | None) -> None:
         told_apart = hashlib.sha256(repr(subject).encode()).hexdigest()[:16]
@@ -147,26 +148,26 @@ class CalibrationCache:
     def of_this_service(
         cls, role: Literal["draft", "target"], engine: str, checkpoint: Path, options: EngineOptions
     ) -> CalibrationCache:
-        """That of the supervisor that started this process, if one did.
+        """The cache of the supervisor that started this process, if any.
 
-        To be asked before the checkpoint is read: a file that changes meanwhile is another one at
-        the next load.
+        Call this before reading the checkpoint, so that a file that changes meanwhile counts as
+        changed at the next load.
         """
         named = os.environ.get(CALIBRATION_CACHE_VARIABLE)
         subject = None
-        # A processor describes itself; which GPU there is is not known here.
+        # The subject describes the processor, but no GPU.
         if named and options.device == "cpu":
-            with contextlib.suppress(OSError):  # what is missing, the load says in its words
+            with contextlib.suppress(OSError):  # the load reports a missing file
                 subject = Subject.of(engine, checkpoint, options)
         return cls(Path(named or ""), role, subject)
 
     @property
     def directory(self) -> Path | None:
-        """Where this service's models keep what they found out; None: they do not."""
+        """Directory of this service's calibrations; None: the service keeps none."""
         return None if self._subject is None else self.file.parent
 
     def recall(self) -> Calibration | None:
-        """What was found out about exactly this; None: nothing."""
+        """The kept calibration of exactly this subject; None: there is none."""
         if self._subject is None:
             return None
         try:
@@ -179,15 +180,15 @@ class CalibrationCache:
         return entry.calibration if entry.subject == self._subject else None
 
     def remember(self, calibration: Calibration) -> None:
-        """Keep it for the next load; where that fails the next load takes longer."""
+        """Keep the calibration for the next load; a failure only makes that load longer."""
         if self._subject is None:
             return
         entry = _Entry(subject=self._subject, calibration=calibration)
         try:
-            # Not through a link, which may lead to nothing yet.
+            # `realpath` follows a link that may lead to a directory that does not exist yet.
             directory = Path(os.path.realpath(self.file.parent))
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Under a name of its own: services may share the directory.
+            # A unique name, because services may share the directory.
             with tempfile.TemporaryDirectory(dir=self.file.parent) as own:
                 written = Path(own) / self.file.name
                 written.write_text(entry.model_dump_json(), encoding="utf-8")
@@ -199,7 +200,7 @@ class CalibrationCache:
 def _stamps(files: Iterable[Path]) -> Iterable[tuple[str, int, int]]:
     for file in files:
         status = file.stat()
-        # JSON takes no name that this process cannot spell, as in `card.settings.paths.in_ascii`.
+        # JSON cannot hold names that are not UTF-8; see `card.settings.paths.in_ascii`.
         name = str(file).encode(errors="backslashreplace").decode()
         yield name, status.st_size, status.st_mtime_ns
 

@@ -1,4 +1,4 @@
-"""A chain of passes, each over the likeliest id behind the one before."""
+"""A chain of passes; each reads the likeliest id of the pass before."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from card.engines.interface import Logits, Ranking, SequenceTokens
 
 
 class Forwards(Protocol):
-    """What a chain needs of an engine."""
+    """The part of an engine that a chain needs."""
 
     def forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]: ...
 
@@ -17,7 +17,7 @@ class Forwards(Protocol):
 def forward_one_by_one(
     engine: Forwards, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
 ) -> list[Logits]:
-    """`Engine.forward_chain` where each pass is read before the next one begins."""
+    """`Engine.forward_chain` for an engine that reads each pass before the next one begins."""
     found = engine.forward([rows])
     for ranking in rankings:
         token = int(found[-1].best()[0][-1, 0])

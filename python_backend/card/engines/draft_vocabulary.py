@@ -1,10 +1,9 @@
-"""The ids that a draft ranks: those that its texts are made of.
+"""The shortlist of ids that a draft ranks.
 
-A draft's head is often most of what its pass reads, and nearly all tokens of a text are among a
-part of the vocabulary (FR-Spec, Zhao et al., arXiv 2502.14856). Beside the weights of a draft,
-`draft_vocabulary.json` may say which: ``{"ids": [...]}``. What is not among them is never a
-candidate, so the list changes how fast a text comes and never the text. A GGUF file is alone, so
-it has no such list.
+A draft's head is often most of the bytes that its pass reads, and nearly all tokens of a text are
+in a part of the vocabulary (FR-Spec, Zhao et al., arXiv 2502.14856). `draft_vocabulary.json` beside
+a draft's weights may list these ids: ``{"ids": [...]}``. Other ids are never candidates, so the
+list changes the speed and never the text. A GGUF file has no such list.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The KV of texts that were read, kept for texts that begin alike."""
+"""Keeps the KV of texts for later texts with the same beginning."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from card.engines.prefix_cache import BLOCK, PrefixCache
 class KeptTexts:
     """Blocks of texts in spare lanes of a KV cache.
 
-    They are copied there and back, so no session depends on them afterwards; paged buffers share
-    whole pages instead. With the chat pair a copy takes a fiftieth of the time of reading them.
+    Blocks are copied into and out of the spare lanes, so no session depends on them. Paged buffers
+    share whole pages instead. With the chat pair a copy takes a fiftieth of the time of a prefill.
 
-    first_lane  of the spare ones
-    places      of a lane, a multiple of `BLOCK`
-    tokens      that are kept at most
+    first_lane  first spare lane
+    places      places of a lane, a multiple of `BLOCK`
+    tokens      most tokens kept
     """
 
     def __init__(self, kv: KeyValueBuffers, first_lane: int, places: int, tokens: int) -> None:
@@ -27,7 +27,7 @@ class KeptTexts:
         self._cache = PrefixCache(tokens // BLOCK)
 
     def find(self, text: Text, salt: bytes) -> list[int]:
-        """The kept blocks that the text begins with, of texts with the same salt."""
+        """The kept blocks at the beginning of the text, from texts with the same salt."""
         return self._cache.find(text, salt)
 
     def load(self, blocks: Sequence[int], lane: int) -> None:
@@ -37,12 +37,12 @@ class KeptTexts:
             self._kv.copy(spare, start, start + BLOCK, lane, place * BLOCK)
 
     def save(self, text: Text, salt: bytes, lane: int) -> None:
-        """Keep the whole blocks of a text that stands at the beginning of a lane."""
+        """Keep the whole blocks of a text at the beginning of a lane."""
         for place, block in self._cache.add(text, salt):
             spare, start = self._home(block)
             self._kv.copy(lane, place * BLOCK, (place + 1) * BLOCK, spare, start)
 
     def _home(self, block: int) -> tuple[int, int]:
-        """Lane and place where a block is kept."""
+        """Lane and place of a kept block."""
         lane, start = divmod(block * BLOCK, self._places)
         return self._first_lane + lane, start

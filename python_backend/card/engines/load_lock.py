@@ -1,7 +1,7 @@
-"""Models of one service that load at once, and measure one after the other.
+"""Lets the models of one service load at the same time, and measure one after the other.
 
-What passes cost decides how a service decodes from then on. Measured while another model loads
-beside it, a second core looks as if it were worth nothing.
+The measured costs decide how a service decodes. While another model loads, a measurement would not
+show the gain of a second core.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _FILE = "loading.lock"
 
 
 class LoadLock:
-    """One process's part in a lock that all models share which load, and one has for itself while
-    it measures. Where the lock's file cannot be made, no model waits.
+    """One process's handle of a lock: loading models share it, and a measuring model holds it
+    alone. If the lock's file cannot be made, no model waits.
 
-    directory  that of the service; None: no other model loads
+    directory  directory of the service; None: no other model loads
     """
 
     def __init__(self, directory: Path | None) -> None:
@@ -28,22 +28,22 @@ class LoadLock:
 
     @contextlib.contextmanager
     def loading(self) -> Iterator[None]:
-        """While this model loads no other measures."""
+        """Let no other model measure while this model loads."""
         self._descriptor = self._opened()
         try:
             self._lock(fcntl.LOCK_SH)
             yield
         finally:
             if self._descriptor is not None:
-                # Closing alone would leave the lock with whatever this process has forked.
+                # Closing alone would leave the lock with the children of this process.
                 self._lock(fcntl.LOCK_UN)
                 os.close(self._descriptor)
             self._descriptor = None
 
     def begin_measuring(self) -> None:
-        """Let no other model load until `loading` ends. Waits until all others are loaded, or have
+        """Let no other model load until `loading` ends. Waits until all others have loaded or
         measured."""
-        # The kernel lets go of what is held first, so two that want this wait for each other once.
+        # The kernel first releases the shared lock, so two waiting models cannot block each other.
         self._lock(fcntl.LOCK_EX)
 
     def _opened(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What engines whose passes are read as arrays give: whole rows of logits, or the likeliest ids."""
+"""Results of engines as arrays: whole rows of logits, or the likeliest ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from card.engines.interface import SequenceTokens
 
 
 def wanted_rows(batch: Sequence[SequenceTokens]) -> Iterator[tuple[SequenceTokens, slice]]:
-    """What each session puts into a pass, and where its logits stand among all that are wanted."""
+    """The rows of each session, and the slice of its logits among all wanted logits."""
     at = 0
     for rows in batch:
         yield rows, slice(at, at + rows.wanted)
@@ -30,7 +30,7 @@ class ArrayLogits:
 
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         raise TypeError(
-            "only an engine whose sessions hold growing trees ranks (SequenceTokens.ranking)"
+            "only an engine with sessions of growing trees ranks (SequenceTokens.ranking)"
         )
 
 
@@ -42,9 +42,7 @@ class RankedIds:
         self._log_probabilities = log_probabilities
 
     def row(self, index: int) -> NDArray[np.float32]:
-        raise TypeError(
-            "only the likeliest ids of these rows were asked for (SequenceTokens.ranking)"
-        )
+        raise TypeError("these rows have only their likeliest ids (SequenceTokens.ranking)")
 
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         return self._ids, self._log_probabilities

@@ -1,4 +1,4 @@
-"""How an engine that runs checkpoints itself is to run one."""
+"""Options of engines that run checkpoints themselves."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ Dtype = Literal["auto", "bfloat16", "float16", "float32", "int8", "int4"]
 MAX_PASS_ROWS = 256
 """Most rows that one session may have in one pass (a prefill chunk)."""
 DRAFT_ROWS = 24
-"""About so many rows of a draft's pass grow trees, of all sessions together; more would make a
-candidate late for everybody."""
+"""Rows of a draft's pass that grow trees, for all sessions together; more rows would delay the
+candidates of every session."""
 
 _EXAMINED_SESSIONS = 8
-"""An engine is examined at load with so many sessions at most."""
+"""Most sessions of the examination at load."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How to run a checkpoint.
+    """Options of one checkpoint.
 
     context        positions per session
     sessions       most sessions at once
@@ -28,17 +28,17 @@ class EngineOptions:
     dtype          ``auto`` is bfloat16 on a CUDA device and where the processor computes in it,
                    else float32; ``int8`` and ``int4`` quantise matrices (OpenVINO)
     weight_group   inputs that share a scale in ``int8`` and ``int4``
-    threads        threads of one pass; 0: as the process has them
-    threads_alone  threads of one pass while no other model computes; 0: the same
+    threads        threads of one pass; 0: the process's default
+    threads_alone  threads of one pass while no other model computes; 0: the same as `threads`
     row_multiple   rows of a chain are padded to a multiple of this
     device         ``cpu``, ``cuda`` (the first) or ``cuda:N``
-    graph_rows     passes of one session with so many rows, or fewer padded to them, are prepared
-                   for once at load (OpenVINO)
-    compressed     matrices of few bits, and in float32 of sixteen, may stay as they are stored
-                   (OpenVINO), if then rows are independent
-    kept_tokens    of texts whose KV is kept for those that begin alike, at most
-    smoothing      of compressed matrices, as a load before found it (`SmoothedCheckpoint`); empty:
-                   it is to be found
+    graph_rows     numbers of rows of one session that get a decoder of their own at load; passes
+                   of fewer rows are padded to them (OpenVINO)
+    compressed     matrices of few bits, and in float32 also of sixteen, may stay as stored
+                   (OpenVINO), if rows are independent then
+    kept_tokens    most tokens of texts with kept KV
+    smoothing      factors of compressed matrices from an earlier load (`SmoothedCheckpoint`);
+                   empty: the load computes them
     """
 
     context: int
@@ -58,16 +58,15 @@ class EngineOptions:
 
     @property
     def most_threads(self) -> int:
-        """Threads that a pass ever has; 0: as the process has them."""
+        """Most threads of a pass; 0: the process's default."""
         return max(self.threads, self.threads_alone) if self.threads else 0
 
     @property
     def examined_sessions(self) -> int:
-        """How many sessions it has while it is examined: what is found out with these holds for as
-        many as it serves."""
+        """Number of sessions during the examination; its results hold for any number."""
         return max(2, min(_EXAMINED_SESSIONS, self.sessions))
 
     @property
     def grows_trees(self) -> bool:
-        """Whether the engine is a draft's: its sessions hold growing trees."""
+        """Whether the engine is a draft's, with sessions of growing trees."""
         return self.paths == 0

@@ -1,4 +1,4 @@
-"""The phases of a load: each is logged with its seconds, and a watcher learns which it is."""
+"""The phases of a load: each is logged with its seconds and reported to a watcher."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _lasting: ContextVar[str] = ContextVar("lasting", default="")
 
 @contextlib.contextmanager
 def watched_by(tell: Callable[[str], object]) -> Iterator[None]:
-    """Let `tell` hear the name of each phase as it begins, and when it is over that of the phase
-    around it, or an empty one."""
+    """Call `tell` with the name of each phase as it begins. When a phase ends, call `tell` with the
+    name of the phase around it, or an empty name."""
     token = _watcher.set(tell)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Which blocks of texts are kept, and which of them is given up first. Pure: it holds no KV."""
+"""Decides which blocks of texts are kept, and which is dropped first. It holds no KV."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BLOCK = 32
 """Tokens of a block."""
 
 _Key = tuple[bytes | int, bytes]
-"""What comes before a block (the serial number of the block there; of the first one, its text's
-salt) and its own token ids. Keys are compared in full, so no collision of hashes finds a block of
+"""Key of a block: the serial number of the block before it (for the first block the text's salt)
+and its token ids. Keys are compared in full, so a collision of hashes cannot return a block of
 another text."""
 
 
@@ -29,10 +29,10 @@ class _Kept:
 
 
 class PrefixCache:
-    """Numbers for the blocks of texts, 0 to `blocks` - 1; the least recently used are taken anew.
+    """Numbers for the blocks of texts, 0 to `blocks` - 1; the least recently used number is reused.
 
-    A block is more recently used than those that follow it, so it is given up after them, and what
-    is kept can always be found.
+    A block counts as more recently used than the blocks behind it. So those are dropped first, and
+    every kept block can be found.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -42,19 +42,19 @@ class PrefixCache:
         self._serials = count()
 
     def find(self, text: Text, salt: bytes) -> list[int]:
-        """Numbers of the kept blocks that the text begins with, in order. They count as used."""
+        """Numbers of the kept blocks at the beginning of the text, in order; marks them as used."""
         keys = self._keys(text, salt)
         self._use(keys)
         return [self._kept[key].number for key in keys]
 
     def add(self, text: Text, salt: bytes) -> list[tuple[int, int]]:
-        """Keep the whole blocks of a text, as many as there are numbers for.
+        """Keep the whole blocks of a text, within the numbers that there are.
 
-        Returns place in the text (in blocks) and number of each block that was not kept before:
-        the owner of the KV has to fill it.
+        Returns place in the text (in blocks) and number of each new block; the owner of the KV must
+        fill it.
         """
         keys = self._keys(text, salt)
-        self._use(keys)  # so that none of them is given up for another
+        self._use(keys)  # so that no new block replaces one of them
         added = []
         before = self._kept[keys[-1]].serial if keys else salt
         for place, tokens in enumerate(_blocks(text)[: self._blocks]):
@@ -69,7 +69,7 @@ class PrefixCache:
         return added
 
     def _keys(self, text: Text, salt: bytes) -> list[_Key]:
-        """Of the kept blocks that the text begins with."""
+        """Keys of the kept blocks at the beginning of the text."""
         found: list[_Key] = []
         before: bytes | int = salt
         for tokens in _blocks(text):
@@ -85,7 +85,7 @@ class PrefixCache:
             self._kept.move_to_end(key)
 
     def _number(self) -> int:
-        """One that is free, or that of the least recently used block."""
+        """A free number, or the number of the least recently used block."""
         return self._free.pop() if self._free else self._kept.popitem(last=False)[1].number
 
 

@@ -1,4 +1,4 @@
-"""What the processor computes in."""
+"""The number formats and the name of the processor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BFLOAT16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
 
 
 _DESCRIBING = ("vendor_id", "cpu family", "model", "stepping", "microcode", "flags")
-"""Fields of /proc/cpuinfo that tell processors apart and do not change by themselves."""
+"""Constant fields of /proc/cpuinfo that distinguish processors."""
 
 
 _LIMIT = "ONEDNN_MAX_CPU_ISA"
@@ -47,13 +47,13 @@ def multiplies_in_tiles() -> bool:
 
 @cache
 def describe_processor() -> str:
-    """Differs between processors that may compute differently."""
+    """A text that differs between processors that may compute differently."""
     core = _first_core()
     return "; ".join(f"{name}: {value}" for name, value in core.items() if name in _DESCRIBING)
 
 
 def processor_name() -> str:
-    """As it calls itself."""
+    """The processor's own name."""
     return _first_core().get("model name") or platform.machine()
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face checkpoints whose weights were quantised, which our own engines do not unpack."""
+"""Detects Hugging Face checkpoints with quantised weights, which our engines do not support."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from card.engines.interface import EngineError
 
 _CONFIGURED = ("quantization_config", "compression_config")
 _FILES = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
-"""Where older GPTQ and AWQ, and NVIDIA's tools, write how they quantised."""
+"""Files in which older GPTQ and AWQ, and NVIDIA's tools, describe the quantisation."""
 _TENSOR = re.compile(
     r".*\.(qweight|qzeros|g_idx|weight_packed|weight_scale(_inv|_2)?|input_scale|SCB|absmax)"
 )
@@ -20,11 +20,11 @@ _MATRIX = re.compile(r".*(_proj|embed_tokens|lm_head)\.weight")
 
 
 class QuantisedError(EngineError):
-    """A checkpoint is quantised; the message says how that was seen."""
+    """A checkpoint is quantised; the message names the evidence."""
 
 
 def check_not_quantised(path: Path, config: Mapping[str, Any]) -> None:
-    """Look at configuration and files beside the weights. Raises `QuantisedError`."""
+    """Check the configuration and the files beside the weights. Raises `QuantisedError`."""
     for field in _CONFIGURED:
         if (found := config.get(field)) is not None:
             method = found.get("quant_method") if isinstance(found, Mapping) else None
@@ -36,7 +36,7 @@ def check_not_quantised(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def check_tensor_not_quantised(path: Path, name: str, dtype: str) -> None:
-    """Look at one tensor. Raises `QuantisedError`."""
+    """Check the dtype of one tensor. Raises `QuantisedError`."""
     whole_numbers = dtype[:1] in "IU" and _MATRIX.fullmatch(name)
     if whole_numbers or _TENSOR.fullmatch(name) or _DTYPE.fullmatch(dtype):
         raise _error(path, f"{name} is {dtype}")

@@ -1,4 +1,4 @@
-"""One text, read in many ways: its logits must be the same bits in all of them."""
+"""Reads one text in many ways; its logits must be the same bits in all of them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from card.engines.options import EngineOptions
 CHECKED_TOKENS = 72
 """More than one block of positions (64 in torch)."""
 _FAR_TOKENS = 272
-"""Where a row sees several blocks of positions, which a sum may take in another order."""
+"""A row this far behind the beginning attends to several blocks of positions, which a sum may take
+in another order."""
 _FAR_ROWS = 8
 
 
 def random_tokens(engine: Engine, count: int) -> list[int]:
-    """The same at every call: more of them begin with fewer."""
+    """Random ids that are the same at every call; a longer list begins with the shorter one."""
     generator = np.random.default_rng(0)
     return [int(token) for token in generator.integers(0, engine.vocabulary, count)]
 
 
 class ReadEngine(Engine, Protocol):
-    """An engine whose options say what its passes may hold."""
+    """An engine with options, which bound its passes."""
 
     @property
     def options(self) -> EngineOptions: ...
@@ -50,8 +51,8 @@ class Reader:
         shared: bool = False,
         first: bool = False,
     ) -> NDArray[np.float32]:
-        """Logits of every token [tokens, vocabulary], read in chunks of these sizes, perhaps with a
-        row of another session in every pass, perhaps by the engine's first session."""
+        """Logits of every token [tokens, vocabulary], read in chunks of these sizes; if asked for,
+        with a row of another session in every pass, or by the engine's first session."""
         engine = self.engine
         session, other = engine.open_session(), engine.open_session()
         if not first:
@@ -72,8 +73,8 @@ class Reader:
         return np.stack(found)
 
     def beside_wrong_paths(self, tokens: Sequence[int]) -> list[NDArray[np.float32]]:
-        """The same where every pass also holds a wrong path, without and with another session;
-        empty where passes hold one path."""
+        """The same logits from passes that also hold a wrong path, without and with another
+        session; empty if a pass can hold only one path."""
         return [
             self._beside_wrong_paths(tokens, shared=shared)
             for shared in (False, True)
@@ -104,8 +105,8 @@ class Reader:
         return np.stack(found)
 
     def far(self, chunk: int, counts: Sequence[int]) -> list[NDArray[np.float32]]:
-        """Logits of the last tokens of a long text, read at once and then again in these counts,
-        its beginning in chunks."""
+        """Logits of the last tokens of a long text, read in one pass and again in passes of these
+        counts; the beginning is read in chunks."""
         session, last = self.up_to_the_last(chunk)
         at_once = self.dropped_rows(session, last)
         parts: list[NDArray[np.float32]] = []
@@ -142,11 +143,11 @@ class Reader:
 
 
 def drop(engine: Engine, batch: Sequence[SequenceTokens]) -> None:
-    """Keep nothing of a pass that was made for its time or its memory alone."""
+    """Drop the entries of a pass that was made only for its time or its memory."""
     for rows in batch:
         engine.commit_kv(rows.session, [])
 
 
 def equal_bits(one: NDArray[np.float32], other: NDArray[np.float32]) -> bool:
-    """Equal bit by bit."""
+    """Whether both arrays are equal bit by bit."""
     return one.tobytes() == other.tobytes()

@@ -11,7 +11,7 @@ from card.engines.architecture import Architecture, RopeScaling
 
 
 def rotary_tables(architecture: Architecture, positions: int) -> NDArray[np.float32]:
-    """[2, positions, 1, head_size]: cosines, then sines whose first half is negated.
+    """[2, positions, 1, head_size]: cosines, then sines with a negated first half.
 
     With the signs in the table a rotation is ``x * cos + roll(x, head_size / 2) * sin``.
     """

@@ -1,4 +1,4 @@
-"""What a pass costs by its rows."""
+"""The cost of a pass by its number of rows."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from itertools import pairwise
 import numpy as np
 
 MOST_CHOSEN = 32
-"""Rows of one session in a pass: more gain little where they are nearly free, and cost much where
-they are not. What more cost is measured for passes that many sessions share."""
+"""Most rows of one session in a pass: more rows gain little where they are nearly free, and cost
+much where they are not. Passes of more rows are measured for many sessions that share a pass."""
 
 
 COSTED_ROWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64)
-"""Rows of passes that are measured where a pass takes as many as it needs."""
+"""Numbers of rows to measure on an engine that does not pad passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowCosts:
-    """What a pass of one session costs on this machine.
+    """The measured cost of a pass of one session on this machine.
 
     pass_ms      milliseconds by number of rows, of passes that follow one of the same number
-    alone_share  share of its time that a pass of one row takes while no other model computes
+    alone_share  time of a one-row pass while no other model computes, as a share of its time
+                 otherwise
     """
 
     pass_ms: dict[int, float]
@@ -30,10 +31,9 @@ class RowCosts:
 
 
 def pass_cost_ms(measured_ms: Mapping[int, float], rows: int) -> float:
-    """Milliseconds of a pass of `rows`, between and beyond the numbers that were measured.
+    """Milliseconds of a pass of `rows`, interpolated from the measured numbers of rows.
 
-    Beyond the curve a row costs what it cost on average along it. Raises ValueError for an empty
-    curve.
+    Beyond the curve a row costs the average of the curve. Raises ValueError for an empty curve.
     """
     (first, first_ms), (last, last_ms) = min(measured_ms.items()), max(measured_ms.items())
     if rows <= last:
@@ -46,7 +46,7 @@ def pass_cost_ms(measured_ms: Mapping[int, float], rows: int) -> float:
 class CostCurve:
     """`pass_cost_ms` of one curve, computed once for each number of rows.
 
-    measured_ms  milliseconds of a pass by its rows; may be empty, then nothing may be asked
+    measured_ms  milliseconds of a pass by its rows; an empty curve cannot be evaluated
     """
 
     def __init__(self, measured_ms: Mapping[int, float]) -> None:
@@ -59,7 +59,7 @@ class CostCurve:
         self.choices = [rows for rows in self.numbers if rows <= MOST_CHOSEN]
 
     def shared(self, sharing: int) -> CostCurve:
-        """Of passes that so many sessions share, by the rows of each."""
+        """The curve of passes shared by `sharing` sessions, by the rows of each."""
         return CostCurve({rows: self.pass_ms(rows * sharing) for rows in self.choices})
 
     def pass_ms(self, rows: int) -> float:
@@ -69,7 +69,7 @@ class CostCurve:
         return known
 
     def padded(self, rows: int) -> int:
-        """The least number that was measured and has room for so many; beyond them, the number
+        """The least measured number of rows that is not below `rows`; beyond all of them, `rows`
         itself."""
         return self._padded.get(rows, rows)
 
@@ -79,14 +79,15 @@ class CostCurve:
         given: int = 0,
         cost_ms: Callable[[int], float] | None = None,
     ) -> int:
-        """How many rows to put into a pass for most per millisecond; all, where nothing was
-        measured, or none is worth anything and the pass would be empty. A pass of rows between two
-        numbers that were measured is padded to the greater. Beyond them, where very many sessions
-        share it, there may be one more row for each that is given.
+        """Number of rows with the most gain per millisecond. All rows, if nothing was measured, or
+        if no row gains anything and the pass would be empty.
 
-        worth  [rows] what each gives, in the order in which they are taken
-        given  rows that are in it anyway and give one each
-        cost_ms  of a pass of so many rows; None: `pass_ms`
+        A pass is padded to the next measured number of rows. Beyond the measured numbers, with very
+        many sessions in a pass, there may be one more row for each given row.
+
+        worth    [rows] gain of each row, in the order in which rows are taken
+        given    rows that the pass has anyway, with a gain of 1 each
+        cost_ms  milliseconds of a pass by its rows; None: `pass_ms`
         """
         cost_ms = cost_ms or self.pass_ms
         if not self._measured_ms:
@@ -105,7 +106,7 @@ class CostCurve:
         return best
 
     def _numbers(self, given: int) -> Iterator[int]:
-        """Of rows that a pass may have in which so many are."""
+        """Numbers of rows that a pass with `given` rows may have."""
         yield from (rows for rows in self._measured_ms if rows >= given)
         last = max(self._measured_ms)
         yield from range(max(last, given - 1) + 1, 2 * given + 1)

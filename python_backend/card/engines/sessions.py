@@ -1,4 +1,4 @@
-"""What engines that run checkpoints themselves have in common: sessions over laid-out buffers."""
+"""The common base of engines that run checkpoints themselves: sessions over laid-out buffers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from card.engines.row_costs import COSTED_ROWS, RowCosts
 
 
 def lane_places(options: EngineOptions) -> int:
-    """Places of a lane of the KV cache: padding and pending entries may stand behind the last
-    position of the context."""
+    """Places of a lane of the KV cache, with room for padding and pending entries behind the
+    context's last position."""
     return rounded_up(options.context + most_pending(options), EXTENT_MULTIPLE)
 
 
 def kept_lanes(options: EngineOptions) -> int:
-    """Lanes behind those of sessions, for texts that are kept."""
+    """Number of lanes for kept texts, behind the lanes of sessions."""
     return -(-options.kept_tokens // lane_places(options))
 
 
@@ -37,9 +37,9 @@ def most_pending(options: EngineOptions) -> int:
 
 
 class SessionEngine:
-    """Sessions, their layout and what was measured at load; a subclass computes.
+    """Sessions, their layout and the costs measured at load; a subclass computes passes.
 
-    kv  has a lane of `lane_places` for every session, and `kept_lanes` behind them
+    kv  has a lane of `lane_places` for every session, then `kept_lanes`
     """
 
     def __init__(
@@ -57,27 +57,27 @@ class SessionEngine:
         self._kept = KeptTexts(kv, options.sessions, lane_places(options), options.kept_tokens)
 
     def know_costs(self, costs: RowCosts) -> None:
-        """What passes were measured to cost."""
+        """Set the measured costs of passes."""
         self.row_costs = costs
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
-        """What calibration tries, cheapest first: paddings of a chain's rows."""
+        """The options that calibration tries, cheapest first: paddings of a chain's rows."""
         return tuple(replace(self.options, row_multiple=rows) for rows in (1, 2, 4, 8, 16))
 
     @property
     def costed_rows(self) -> tuple[int, ...]:
-        """Rows of passes to measure."""
+        """Numbers of rows to measure."""
         return COSTED_ROWS
 
     @property
     def awaits_decoders(self) -> bool:
-        """Whether others, which compute sooner, take the place of its decoders soon."""
+        """Whether faster decoders will soon replace the present ones."""
         return False
 
     @property
     def examination_s(self) -> float:
-        """As long as it takes: what is found out on a processor is remembered."""
+        """Unlimited, because the calibration of a processor is kept."""
         return math.inf
 
     @property
@@ -85,7 +85,7 @@ class SessionEngine:
         return self.row_costs.pass_ms
 
     def threads(self, *, alone: bool) -> int:
-        """Of a pass; 0: as the process has them."""
+        """Threads of a pass; 0: the process's default."""
         return (alone and self.options.threads_alone) or self.options.threads
 
     @property
@@ -142,7 +142,7 @@ class SessionEngine:
 
 
 def check_context(directory: Path, architecture: Architecture, options: EngineOptions) -> None:
-    """Raises `EngineError` if more positions are asked for than the model was built for."""
+    """Raises `EngineError` if the options ask for more positions than the model has."""
     if options.context > architecture.context:
         raise EngineError(
             f"{directory}: the model was built for {architecture.context} positions; "

@@ -1,4 +1,4 @@
-"""A draft whose vocabulary is not quite its target's: it reads and proposes ids that both have."""
+"""A draft with a slightly different vocabulary: it reads and proposes ids that both models have."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from card.engines.interface import Engine, EngineError, Logits, Ranking, Sequenc
 from card.engines.vocabulary import SharedVocabulary
 
 _NEVER = np.float32(-1e30)
-"""Log-probability of an id that is not proposed: as good as impossible, yet finite."""
+"""Log-probability of an id that is not proposed: its probability is 0, and the number is finite."""
 
 
 class SharedIds:
     """Implements `card.engines.interface.Engine` with the ids of the target.
 
-    An id that the draft does not have is read as another one: the text before it stays, and what
-    the draft proposes behind it is a worse candidate, never a wrong text.
+    The draft reads an id that it lacks as another id. Its candidates behind that id are worse, but
+    the text never changes.
     """
 
     def __init__(self, engine: Engine, shared: SharedVocabulary) -> None:
@@ -45,7 +45,7 @@ class SharedIds:
 
     @property
     def ranked_ids(self) -> NDArray[np.int64]:
-        """The draft's; of those that only it has, which are never proposed, some other one."""
+        """The draft's ranked ids; an id that only the draft has is replaced by another one."""
         return np.minimum(self._engine.ranked_ids, self._vocabulary - 1)
 
     def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
@@ -64,7 +64,7 @@ class SharedIds:
         return forward_one_by_one(self, rows, rankings, entry)
 
     def _read(self, rows: SequenceTokens) -> SequenceTokens:
-        """The rows with ids that the draft has."""
+        """The rows with ids of the draft."""
         known = [token if token < self._own else self._other for token in rows.tokens]
         return replace(rows, tokens=known)
 
@@ -75,7 +75,7 @@ class _SharedLogits:
     def __init__(
         self, logits: Logits, proposed: NDArray[np.bool_], other: int, vocabulary: int
     ) -> None:
-        """`other` is an id that is proposed."""
+        """`other` is an id that the draft may propose."""
         self._logits = logits
         self._proposed = proposed
         self._other = other
@@ -88,7 +88,7 @@ class _SharedLogits:
     def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         ids, values = self._logits.best()
         proposed = self._proposed[ids]
-        # Ids that are not proposed go to the end of their row, as ids that are.
+        # Ids that are not proposed move to the end of their row, replaced by `other`.
         order = np.argsort(~proposed, axis=1, kind="stable")
         ids = np.where(proposed, ids, self._other)
         values = np.where(proposed, values, _NEVER)

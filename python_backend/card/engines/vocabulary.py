@@ -1,4 +1,4 @@
-"""Draft and target must mean the same token by the same id, as far as the draft proposes any."""
+"""Checks that draft and target have the same token for every id that the draft may propose."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _RESERVED = re.compile(
     r"[<\[]\W*(.*(reserved|unused|placeholder|dummy|extra_|control_).*|pad(ding)?\W*\d*)\W*[>\]]",
     re.I,
 )
-"""Names of tokens that no text holds: kept for later, or there to round the vocabulary's size."""
+"""Names of tokens that no text holds: reserved ones, and padding of the vocabulary's size."""
 
 _REFUSED = "draft and target must share a vocabulary"
 
 
 @dataclass(frozen=True)
 class SharedVocabulary:
-    """What the ids of a draft mean to its target.
+    """The shared ids of draft and target.
 
     target_size  ids that the target has: 0 to target_size - 1
     draft_size   ids that the draft has
@@ -38,7 +38,7 @@ class SharedVocabulary:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the draft may propose every id that it has, and knows every id of the target."""
+        """Whether both models have the same ids."""
         return self.target_size == self.draft_size and not self.only_one
 
     @property
@@ -50,7 +50,7 @@ class SharedVocabulary:
 
     @property
     def note(self) -> str:
-        """What the vocabularies differ in; empty if they do not."""
+        """The differences of the vocabularies; empty if there are none."""
         said = []
         if self.draft_size != self.target_size:
             said.append(f"the draft has {self.draft_size} ids and the target {self.target_size}")
@@ -61,7 +61,7 @@ class SharedVocabulary:
 
 
 def shared_vocabulary(draft: Path, target: Path) -> SharedVocabulary:
-    """Compare two models. Raises `EngineError` at the first token that means something else."""
+    """Compare two models. Raises `EngineError` at the first token with two different ids."""
     try:
         ours, theirs = model_files_of(draft), model_files_of(target)
         draft_size, target_size = _size(ours), _size(theirs)
@@ -94,7 +94,7 @@ def shared_vocabulary(draft: Path, target: Path) -> SharedVocabulary:
 
 
 def vocabulary_size(path: Path) -> int:
-    """How many ids the model at `path` has. Raises `EngineError`."""
+    """Number of ids of the model at `path`. Raises `EngineError`."""
     try:
         return _size(model_files_of(path))
     except ModelFilesError as error:
@@ -109,7 +109,7 @@ def _size(files: ModelFiles) -> int:
 
 
 def _check_needless(table: TokenTable, shared: set[str], has: Path, lacks: Path) -> None:
-    """Refuse a token that only one of the models has, if texts are made of it."""
+    """Refuse a token that only one of the models has, if texts may hold it."""
     for token in sorted(table.ids.keys() - shared, key=table.ids.__getitem__):
         if token not in table.added and not _RESERVED.fullmatch(token):
             raise EngineError(

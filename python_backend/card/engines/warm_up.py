@@ -1,7 +1,7 @@
-"""The largest passes first: an engine keeps the memory of its largest pass, and takes it at load.
+"""Runs the largest passes at load, so that an engine takes its memory then.
 
-Otherwise a process grows in steps, whenever more sessions or longer texts than ever before share a
-pass, and holds more in the end: smaller buffers that were outgrown leave holes.
+Otherwise a process grows in steps, whenever more sessions or longer texts than before share a pass.
+It also holds more memory in the end, because outgrown smaller buffers leave holes.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from card.engines.options import DRAFT_ROWS
 
 
 def run_largest_passes(engine: ConfigurableEngine) -> None:
-    """The most rows that all sessions may have in one batch and in one pass, and a pass of each
-    number of rows with a decoder of its own."""
+    """Run passes with the most rows that all sessions may have in one batch and in one pass, and a
+    pass of each number of rows with a decoder of its own."""
     options = engine.options
     longest, *others = (engine.open_session() for _ in range(options.sessions))
     ranked = max(1, DRAFT_ROWS // options.sessions) if options.grows_trees else None
-    # A draft gives its only session all rows that it has.
+    # A draft with one session gives it all rows.
     most = min(max(SHORT, ranked or 0), engine.most_rows)
     for each in sorted({SHORT, _beside_one(engine, options.sessions)}, reverse=True):
         batch = [_rows(engine, session, each, ranked) for session in others]
@@ -32,8 +32,8 @@ def run_largest_passes(engine: ConfigurableEngine) -> None:
 
 
 def _beside_one(engine: ConfigurableEngine, sessions: int) -> int:
-    """Rows that each of the others may have at most, if one of so many sessions has many and still
-    all share one pass: all are attended to over the rows and places of the longest."""
+    """Most rows of each other session if one of `sessions` sessions has many rows and all share one
+    pass: attention covers the rows and places of the longest session for all of them."""
     room = engine.most_rows - SHORT
     return max(1, min(SHORT, room // max(1, sessions - 1)))
 
@@ -46,9 +46,9 @@ def _forward(engine: ConfigurableEngine, batch: list[SequenceTokens]) -> None:
 def _rows(
     engine: ConfigurableEngine, session: int, count: int, logits: int | None = None
 ) -> SequenceTokens:
-    """Rows that ask for as much as any: of a draft, the likeliest ids with noise.
+    """Rows with the largest results: for a draft, the likeliest ids with noise.
 
-    logits  how many of them at most; None: all
+    logits  most rows with logits; None: all
     """
     rows = SequenceTokens(
         session, [0] * count, logits=None if logits is None else min(count, logits)

@@ -1,4 +1,4 @@
-"""What every layout shares: sessions with a prefix each, and what it asks of a KV cache."""
+"""The common part of layouts: sessions with a prefix each, and the interface of a KV cache."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 from card.engines.interface import EngineError, SequenceTokens
 
 EXTENT_MULTIPLE = 128
-"""A lane of a KV cache has a multiple of so many places."""
+"""The number of places of a KV cache's lane is a multiple of this."""
 
 SHORT = 16
-"""Rows of a session up to this many share a pass with those of other sessions."""
+"""A session with at most this many rows shares a pass with other sessions."""
 
 
 class KeyValueBuffers(Protocol):
-    """Keys and values of every lane. Session `n` has lane `n`; lanes of kept texts come behind."""
+    """Keys and values of every lane. Session `n` has lane `n`; lanes of kept texts follow."""
 
     def copy(self, source: int, start: int, stop: int, lane: int, to: int) -> None:
         """Copy places [start, stop) of lane `source` to `lane`, from place `to` on."""
 
 
 class KeyValueStore(KeyValueBuffers, Protocol):
-    """Lanes whose entries can be moved."""
+    """Lanes with entries that can be moved."""
 
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
@@ -39,7 +39,7 @@ class Layout(Protocol):
     """
 
     def open(self, length: int = 0) -> int:
-        """A session whose prefix has so many places, which the caller fills."""
+        """Open a session with a prefix of `length` places, which the caller fills."""
 
     def close(self, session: int) -> None: ...
 
@@ -52,7 +52,7 @@ class Layout(Protocol):
 
 
 class Sessions:
-    """Session numbers, lowest first, and how long the confirmed prefixes are."""
+    """Session numbers, lowest first, and the lengths of confirmed prefixes."""
 
     def __init__(self, count: int) -> None:
         self.lengths = [0] * count
@@ -87,7 +87,7 @@ def rounded_up(value: int, multiple: int) -> int:
 
 
 def wanted_logit_rows(batch: Sequence[SequenceTokens]) -> NDArray[np.int64]:
-    """[n], the rows of a pass whose logits are wanted: the last ones of each session."""
+    """[n], the rows of a pass that need logits: the last ones of each session."""
     wanted: list[int] = []
     end = 0
     for rows in batch:

@@ -1,8 +1,8 @@
-"""One lane per session, and pages of its own for every path of a tree: of one that grows, or of a
-query.
+"""One lane per session, and separate pages for every path of a growing tree or a query.
 
-Every row looks at the places of its path up to its own, so nothing is masked. The first row behind
-another stands in the same page; a further one has a copy of it, for both want the same place.
+Every row attends to the places of its path up to its own, so no mask is needed. The first child of
+a row stands in the same page. Each further child gets a copy of the page, because both need the
+same place.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from card.engines.layout.interface import SHORT, Sessions, check_pending, wanted
 
 @dataclass(slots=True)
 class PagedPass:
-    """A pass whose rows look their places up in a table of pages, and store there.
+    """A pass with rows that find their places in a table of pages.
 
     tokens, positions  [rows] int64; positions are absolute
-    logit_rows         [n] int64, rows whose logits are wanted
-    table              [any] int32, numbers of pages, those of one path one after another
-    first              [rows] int32: where in `table` those of each row's path begin
+    logit_rows         [n] int64, rows that need logits
+    table              [any] int32, numbers of pages, path after path
+    first              [rows] int32, index in `table` of the first page of each row's path
     begins             [sequences] int64, the first row of each chain that is attended as one
     """
 
@@ -38,9 +38,9 @@ class PagedPass:
 
 
 class Pages(Protocol):
-    """Pages of keys and values, and a table of those that lanes have.
+    """Pages of keys and values, and the table of the lanes' pages.
 
-    page   places of each
+    page   places of each page
     table  [lanes, pages of a lane] int32
     """
 
@@ -54,21 +54,21 @@ class Pages(Protocol):
         """Free pages that were taken."""
 
     def duplicate(self, sources: Sequence[int], copies: Sequence[int]) -> None:
-        """Copy what each of `sources` holds."""
+        """Copy the content of each of `sources` to the same index of `copies`."""
 
 
 Path = tuple[int, ...]
-"""Pages of a path, from the one on in which the prefix ends."""
+"""Pages of a path, from the page with the prefix's end on."""
 
 
 @dataclass(slots=True)
 class _Tree:
-    """The pending entries of a session, and where its prefix ends.
+    """The pending entries of a session, and the end of its prefix.
 
-    end     the page in which it does, unless it fills its pages
-    paths   of every entry
-    depths  of every entry, 0 for those that follow the prefix
-    filled  places of every page here that have an entry or the prefix
+    end     the page with the prefix's end, unless the prefix fills its pages
+    paths   path of every entry
+    depths  depth of every entry, 0 for those that follow the prefix
+    filled  number of used places of every page
     """
 
     end: Path = ()
@@ -77,7 +77,7 @@ class _Tree:
     filled: dict[int, int] = field(default_factory=dict)
 
     def behind(self, parent: int) -> tuple[Path, int]:
-        """The path that an entry continues, and its depth, if it follows this one or the prefix."""
+        """The path and the depth of an entry that follows `parent`, an entry or the prefix."""
         if parent == FOLLOWS_PREFIX:
             return self.end, 0
         return self.paths[parent], self.depths[parent] + 1
@@ -87,7 +87,7 @@ class _Tree:
 class _Rows:
     """Rows of a pass, and the table of pages of each.
 
-    begins  rows that are not attended with the one before
+    begins  rows that are not attended together with the row before
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -109,9 +109,9 @@ class _Rows:
 class _PlannedRows:
     """The rows of a pass.
 
-    first   of all sessions, in order
-    again   some of these once more: pages were copied that they had yet to fill
-    copies  pages to be copied before the pass: of each, which
+    first   rows of all sessions, in order
+    again   some of these rows once more, for copies of pages that they fill in this pass
+    copies  pages to copy before the pass: copy and source
     """
 
     first: _Rows = field(default_factory=_Rows)
@@ -119,16 +119,16 @@ class _PlannedRows:
     copies: dict[int, int] = field(default_factory=dict)
 
     def copy(self, source: int, page: int) -> None:
-        """A page is to hold what this one held before the pass: of a copy, what that is one of."""
+        """Plan to copy `source` to `page` before the pass; a copy of a copy takes its source."""
         self.copies[page] = self.copies.get(source, source)
 
 
 class PageLayout(Sessions):
-    """Implements `interface.Layout` with pages: every row looks its places up by itself.
+    """Implements `interface.Layout` with pages: every row finds its own places.
 
-    pending       most unconfirmed entries of a session; each takes one page at most
-    joins_chunks  long chains are attended as one: sooner, and their bits depend on what they share
-                  a pass with
+    pending       most unconfirmed entries of a session; each takes at most one page
+    joins_chunks  long chains are attended as one, which is faster but makes their bits depend on
+                  the other rows of the pass
     """
 
     def __init__(
@@ -141,16 +141,16 @@ class PageLayout(Sessions):
         self._trees = [_Tree() for _ in range(sessions)]
 
     def close(self, session: int) -> None:
-        """The next one begins with no entries behind a prefix that fills its pages."""
+        """Close a session; its tree is reset for the next one."""
         self._pages.give_back(self._trees[session].filled)
         self._trees[session] = _Tree()
         super().close(session)
 
     def most_rows(self, rows: SequenceTokens) -> int:
-        """Rows that a pass has for these, at most: with those that copies of pages lack."""
+        """Most rows of a pass for `rows`, with the repeated rows for copies of pages."""
         count, first = len(rows.tokens), len(self._trees[rows.session].paths)
         followed = set[int]()
-        above: dict[int, int] = {}  # rows of this pass on the path to each
+        above: dict[int, int] = {}  # number of rows of this pass on the path to each row
         for entry, parent in enumerate(rows.parents or (), first):
             on_path = above.get(parent, 0)
             above[entry] = on_path + 1
@@ -160,7 +160,7 @@ class PageLayout(Sessions):
         return count
 
     def plan(self, batch: Sequence[SequenceTokens]) -> PagedPass:
-        """Give the rows entries, each in a page of its path."""
+        """Plan a pass: give each row an entry in a page of its path."""
         planned = _PlannedRows()
         for rows in batch:
             self._append(rows, planned)
@@ -179,7 +179,7 @@ class PageLayout(Sessions):
         )
 
     def _append(self, rows: SequenceTokens, planned: _PlannedRows) -> None:
-        """Give rows entries, each in the page of the one above or in a copy of it."""
+        """Give each row an entry in its parent's page or in a copy of that page."""
         tree, first = self._trees[rows.session], len(self._trees[rows.session].paths)
         check_pending(rows.parents, first, len(rows.tokens), self._pending)
         start, size = self.lengths[rows.session], self._pages.page
@@ -191,7 +191,7 @@ class PageLayout(Sessions):
             path = self._with_place(tree, above, position % size)
             if above and path[: len(above)] != above:
                 planned.copy(above[-1], path[-1])
-                # What is copied lacks the rows of this pass, which have yet to fill that page.
+                # The copy is made before the pass, so it lacks the pass's rows in that page.
                 while parent >= first and start + tree.depths[parent] >= position // size * size:
                     missing = rows.tokens[parent - first]
                     planned.again.add(missing, start + tree.depths[parent], rows.session, path)
@@ -201,7 +201,7 @@ class PageLayout(Sessions):
             tree.depths.append(depth)
 
     def _with_place(self, tree: _Tree, above: Path, at: int) -> Path:
-        """The path whose last page has an entry at this place, behind all that `above` has."""
+        """A path with room for an entry at place `at`, behind all entries of `above`."""
         if at and tree.filled[above[-1]] == at:
             tree.filled[above[-1]] += 1
             return above
@@ -212,7 +212,7 @@ class PageLayout(Sessions):
     def _tables(
         self, lanes: NDArray[np.int64], paths: list[Path]
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Table and first of `PagedPass`. Neighbouring rows of one path look at the same."""
+        """`table` and `first` of `PagedPass`. Neighbouring rows of one path share their part."""
         size = self._pages.page
         width = self._pages.table.shape[1]
         first = np.empty(len(paths), np.int32)
@@ -230,7 +230,7 @@ class PageLayout(Sessions):
         return np.concatenate(tables), first
 
     def commit_kv(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
-        """The pages that the prefix fills become its lane's."""
+        """Confirm entries; pages that the prefix fills move to the session's lane."""
         tree, size = self._trees[session], self._pages.page
         start = self.lengths[session]
         stop = start + len(confirmed)

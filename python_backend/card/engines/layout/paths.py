@@ -1,8 +1,8 @@
-"""One lane per session; pending rows lie behind the prefix in the order they came, and every row
-knows the places of its path.
+"""One lane per session; pending rows lie behind the prefix in the order of arrival, and every row
+has the places of its path.
 
-For attention that follows paths: chains, trees that a query found and trees that grow are one case,
-and no row depends on where another one lies.
+Attention follows paths. So chains, queried trees and growing trees are one case, and no row depends
+on the place of another row.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from card.engines.layout.interface import (
 
 @dataclass(slots=True)
 class SessionPaths:
-    """Where the rows of one session look.
+    """The places to which the rows of one session attend.
 
-    lane     of the KV cache
-    start    places before it are the prefix of every row, in order
-    stored   the place of the first row's keys and values; those of the others follow
+    lane     lane of the KV cache
+    start    length of the prefix, which every row attends to
+    stored   place of the first row's keys and values; the other rows follow
     depths   [rows] int64: a row stands at position start + depth
-    places   [rows, deepest + 1] int64: of each row's path from `start` on, its own last; behind
-             that anything
-    follows  [rows] int64: the row of this session that each follows, if the pass has it; else -1
+    places   [rows, deepest + 1] int64: places of each row's path from `start` on, its own last;
+             the rest is undefined
+    follows  [rows] int64: the row of this pass that each row follows; -1 if there is none
     """
 
     lane: int
@@ -50,10 +50,10 @@ class SessionPaths:
 
 @dataclass(slots=True)
 class PathPass:
-    """A pass whose rows attend to the places of their paths.
+    """A pass with rows that attend to the places of their paths.
 
     tokens, positions  [rows] int64; positions are absolute
-    logit_rows         [n] int64, rows whose logits are wanted
+    logit_rows         [n] int64, rows that need logits
     sessions           in the order of the rows
     """
 
@@ -65,10 +65,10 @@ class PathPass:
 
 @dataclass(frozen=True, slots=True)
 class PathTile:
-    """Rows of one session along one path, each behind the one before.
+    """Rows of one session along one path, each behind the row before.
 
-    base  of the session's rows in the pass
-    rows  of the session, from 0
+    base  index of the session's first row in the pass
+    rows  indices of rows in the session, from 0
     """
 
     session: SessionPaths
@@ -83,7 +83,7 @@ class PathTile:
 
 
 def path_tiles(sessions: Sequence[SessionPaths], most: int) -> list[PathTile]:
-    """All rows of a pass, `most` at a time where each follows the one before."""
+    """All rows of a pass in tiles of at most `most` rows, each of which follows the row before."""
     found: list[PathTile] = []
     base = 0
     for session in sessions:
@@ -119,7 +119,7 @@ class PathLayout(Sessions):
         return session
 
     def plan(self, batch: Sequence[SequenceTokens]) -> PathPass:
-        """Give the rows entries behind those that are pending."""
+        """Plan a pass: give the rows entries behind the pending ones."""
         sessions = []
         for rows in batch:
             pending, first = self._pending[rows.session], self._pending[rows.session].count
@@ -133,7 +133,7 @@ class PathLayout(Sessions):
         )
 
     def commit_kv(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
-        """Confirmed entries join the prefix, survivors follow it, everything else is dropped."""
+        """Move confirmed entries to the prefix and survivors behind it; drop all other entries."""
         moved = [*confirmed, *surviving]
         if moved != list(range(len(moved))):
             self._kv.gather(session, self.lengths[session], np.array(moved, np.int64))
@@ -144,10 +144,10 @@ class PathLayout(Sessions):
 class _Pending:
     """Rows of one session that are not confirmed yet.
 
-    _entries  [most, most] int64: entries of each row's path, its own last; the system gives memory
-              only for what is written
-    _depths   [most] int64: 0 for those that follow the prefix
-    _parents  [most] int64: the entry that each follows, -1 for the prefix
+    _entries  [most, most] int64: entries of each row's path, its own last; the system allocates
+              memory only for written pages
+    _depths   [most] int64: 0 for entries that follow the prefix
+    _parents  [most] int64: parent entry of each, -1 for the prefix
     """
 
     def __init__(self, most: int) -> None:
@@ -178,14 +178,14 @@ class _Pending:
         self.count = stop
 
     def paths_from(self, first: int, lane: int, start: int) -> SessionPaths:
-        """Of the entries from `first` on."""
+        """The paths of the entries from `first` on."""
         depths = self._depths[first : self.count].copy()
         places = start + self._entries[first : self.count, : int(depths.max()) + 1]
         follows = np.maximum(self._parents[first : self.count] - first, -1)
         return SessionPaths(lane, start, start + first, depths, places, follows)
 
     def commit_kv(self, confirmed: int, surviving: Sequence[int]) -> None:
-        """Keep entries, parents first, whose paths begin with so many that were confirmed."""
+        """Keep the `surviving` entries, parents first, below `confirmed` confirmed ones."""
         old = np.array(surviving, np.int64)
         renumbered = np.full(self.count + 1, -1)  # the last one stands for no parent
         renumbered[old] = np.arange(len(old))
