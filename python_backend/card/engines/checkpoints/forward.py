@@ -1,6 +1,6 @@
-"""One layer computed with NumPy: how large are the inputs of its products?
+"""Computes one layer with NumPy, to find the magnitude of its products' inputs.
 
-In float64, so that what is decided by it is decided alike on every machine and at every load.
+It computes in float64, so that decisions are the same on every machine and at every load.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from card.engines.rotary import rotary_tables
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What products are given, for each token of a text, float64.
+    """Inputs of products, for each token of a text, float64.
 
-    attention  [tokens, hidden] of queries, keys and values
-    mixed      [tokens, heads * head_size] of attention's output
+    attention  [tokens, hidden], of the product of queries, keys and values
+    mixed      [tokens, heads * head_size], of the product of attention's output
     """
 
     attention: NDArray[np.float64]
@@ -28,7 +28,7 @@ class Inputs:
 
 
 def inputs_of(a: Architecture, layer: LayerTensors, states: NDArray[np.float64]) -> Inputs:
-    """Of the layer's products, for a text whose states [tokens, hidden] before it are given."""
+    """Inputs of the layer's products, for a text's `states` [tokens, hidden] before the layer."""
     normed = _norm(a, states, layer.input_norm)
     return Inputs(normed, _attended(a, layer, normed))
 
@@ -63,7 +63,7 @@ def _attended(
 def _rotated(
     a: Architecture, heads: NDArray[np.float64], norm: NDArray[np.float32] | None
 ) -> NDArray[np.float64]:
-    """[tokens, heads, head_size], normalised where the family does so."""
+    """[tokens, heads, head_size], normalised in families that normalise."""
     if norm is not None:
         heads = _norm(a, heads, norm)
     cosine, sine = rotary_tables(a, len(heads))

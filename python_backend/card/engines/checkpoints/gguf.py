@@ -1,7 +1,7 @@
 """Weights from a GGUF file, checked against the architecture.
 
-Types of 32 weights a block stay groups, so that an engine can compute with few bits; the others are
-unpacked.
+Types with blocks of 32 weights stay groups, so that an engine can compute with few bits; other
+types are unpacked.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from model_files.gguf.configuration import FREQUENCY_DIVISORS
 from model_files.gguf.header import StoredTensor, read_header
 
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
-"""Types of tensors that are read."""
+"""Supported types of tensors."""
 ROTATED_PAIRS = ("llama", "mistral")
-"""Families whose rows of query and key llama.cpp reorders: it rotates neighbours, where the decoder
-rotates a number of a head's first half with one of its second."""
+"""Families for which llama.cpp reorders the rows of query and key: it rotates neighbours, and the
+decoder rotates a number of a head's first half with one of its second half."""
 
 _GROUP = 32
 _LAYER = re.compile(r"blk\.(\d+)\.")
@@ -71,7 +71,7 @@ class GgufCheckpoint(StoredCheckpoint[StoredTensor]):
         return rows.reshape(heads, a.head_size // 2, 2).swapaxes(1, 2).reshape(-1)
 
     def _bias(self, name: str, size: int) -> NDArray[np.float32]:
-        """Some may have none."""
+        """The bias; zeros if the file has none."""
         return super()._bias(name, size) if name in self._stored else np.zeros(size, np.float32)
 
     def _numbers(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -103,7 +103,7 @@ class GgufCheckpoint(StoredCheckpoint[StoredTensor]):
 def _dense(kind: str, content: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Every number of a tensor of any kind."""
     # A copy, because numbers of two or four bytes need not lie at multiples of their size.
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused by name
+    with np.errstate(invalid="ignore", over="ignore"):  # checked later, by name
         values: NDArray[np.float32] = dequantize(np.array(content), GGMLQuantizationType[kind])
     return values
 
@@ -116,7 +116,7 @@ def _q8_0(blocks: NDArray[np.uint8]) -> GroupedMatrix:
 
 
 def _q4_0(blocks: NDArray[np.uint8]) -> GroupedMatrix:
-    """A block: a scale, then 32 codes of which 8 means nothing."""
+    """A block: a scale, then 32 codes; code 8 stands for 0."""
     scale = _halves(blocks, 0)
     return GroupedMatrix(_in_rows(_nibbles(blocks[..., 2:])), scale, -8 * scale, 4)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 _BFLOAT16_EXPONENT = 0x7F80
-"""All of these bits are set in what is infinite or no number."""
+"""All of these bits are set in infinite values and NaN."""
 
 _PART = 1 << 18
 
@@ -48,17 +48,17 @@ class DenseMatrix:
 
 
 def widened(values: NDArray[Any]) -> NDArray[np.float32]:
-    """float32 of what `DenseMatrix` holds; itself, if it is float32."""
+    """The values of a `DenseMatrix` in float32; the array itself if it is float32."""
     if values.dtype == np.uint16:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32, copy=False)
 
 
 def is_finite(values: NDArray[Any]) -> bool:
-    """Whether all numbers of what `DenseMatrix` holds are finite."""
+    """Whether all values of a `DenseMatrix` are finite."""
     if values.dtype != np.uint16:
         return bool(np.isfinite(values).all())
-    # A part at a time, which stays in the cache: a large model has billions of them.
+    # Part by part, so that each part stays in the processor's cache.
     return all(
         int((part & _BFLOAT16_EXPONENT).max()) < _BFLOAT16_EXPONENT
         for part in np.array_split(values.reshape(-1), values.size // _PART + 1)
@@ -68,7 +68,7 @@ def is_finite(values: NDArray[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GroupedMatrix:
-    """A weight is scale · code + minimum; consecutive inputs, a group, share scale and minimum.
+    """A weight is scale · code + minimum. A group of consecutive inputs shares scale and minimum.
 
     codes    [outputs, inputs] uint8, from 0 to 2^bits - 1
     scale    [outputs, groups] float32
@@ -115,8 +115,8 @@ class GroupedMatrix:
 def stacked(matrices: Sequence[Matrix]) -> Matrix:
     """One matrix of all outputs, one matrix after another.
 
-    It stays grouped where all are, with groups of one size and codes of one number of bits, and in
-    sixteen bits where all are of one such dtype.
+    The result is grouped if all matrices are, with the same group size and bits; and in sixteen
+    bits if all have the same such dtype.
     """
     if len(matrices) == 1:
         return matrices[0]

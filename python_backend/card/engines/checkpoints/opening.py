@@ -1,4 +1,4 @@
-"""Which reader takes a model's files."""
+"""Chooses the reader of a model's files."""
 
 from __future__ import annotations
 

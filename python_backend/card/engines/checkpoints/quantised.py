@@ -1,4 +1,4 @@
-"""A checkpoint whose matrices are quantised while they are read."""
+"""Quantises a checkpoint's matrices while reading them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from card.engines.checkpoints.tensors import (
 )
 
 _PART = 1 << 18
-"""Weights that are quantised at a time: they stay in the cache, which takes a third of the time."""
+"""Weights quantised at a time. They stay in the processor's cache, which takes a third of the time.
+"""
 
 
 class QuantisedCheckpoint(DerivedCheckpoint):
-    """Another one in codes. The embedding takes eight bits whatever `bits` says: it is looked up,
-    and as a head it decides what is written.
+    """Another checkpoint, quantised. The embedding always takes eight bits: it is looked up, and as
+    a head it decides the tokens.
 
-    bits   of a weight, 4 or 8
-    group  inputs that share a scale, as `group_of` a row says
+    bits   bits of a weight, 4 or 8
+    group  wanted number of inputs that share a scale; see `group_of`
     """
 
     def __init__(self, checkpoint: Checkpoint, bits: int, group: int) -> None:
@@ -63,7 +64,7 @@ class QuantisedCheckpoint(DerivedCheckpoint):
 
 
 def group_of(inputs: int, wanted: int) -> int:
-    """Inputs of a row that share a scale: all, where `wanted` does not divide them."""
+    """Inputs of a row that share a scale; all inputs if `wanted` does not divide their number."""
     return wanted if inputs % wanted == 0 else inputs
 
 
@@ -72,8 +73,8 @@ def quantised(
 ) -> GroupedMatrix:
     """The matrix in groups of codes. Zero points are whole numbers.
 
-    centred  whether codes lie about the middle and not between the least and the greatest weight of
-             a group; None: those of eight bits do
+    centred  whether the range of codes is symmetric around 0, and not from the least to the
+             greatest weight of a group; None: symmetric for eight bits
     """
     centred = bits == 8 if centred is None else centred
     outputs, inputs = matrix.shape
@@ -103,5 +104,5 @@ def _quantised(matrix: Matrix, bits: int, group: int, *, centred: bool) -> Group
 
 
 def _positive(scale: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Never zero, by which nothing could be divided."""
+    """`scale` with zeros replaced, because weights are divided by it."""
     return np.maximum(scale, np.finfo(np.float32).tiny)

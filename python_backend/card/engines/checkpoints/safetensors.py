@@ -32,7 +32,7 @@ _STORED: dict[str, np.dtype[Any]] = {
 }
 
 INDEX = "model.safetensors.index.json"
-"""Says which tensor lies in which file, where a checkpoint has several."""
+"""The index: names the file of each tensor, for a checkpoint of several files."""
 
 _MOST_HEADER_BYTES = 16 << 20
 """A tensor takes about 120 bytes of it."""
@@ -53,14 +53,14 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Hugging Face's name for what GGUF calls otherwise."""
+"""Hugging Face's names by GGUF's names, where they differ."""
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _FREQUENCIES = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """Where a tensor lies in its file."""
+    """The place of a tensor in its file."""
 
     file: Path
     kind: str
@@ -90,7 +90,7 @@ class SafetensorsCheckpoint(StoredCheckpoint[_Stored]):
         return None if found is None else int(found[1])
 
     def _is_idle(self, own: str) -> bool:
-        """What is not the decoder's, and frequencies, which the configuration says too."""
+        """Whether the decoder needs no such tensor: frequencies come from the configuration."""
         decodes = own.startswith(("model.", "lm_head."))
         return not decodes or _FREQUENCIES.fullmatch(own) is not None
 
@@ -127,7 +127,7 @@ def _files(directory: Path, index: Mapping[str, str] | None) -> list[Path]:
             raise EngineError(f"{directory} lacks {', '.join(missing)} named in {INDEX}")
         return files
     whole = directory / "model.safetensors"
-    # Beside a whole model others are adapters, or the same weights under other names.
+    # Other files beside a whole model are adapters, or the same weights under other names.
     files = [whole] if whole.exists() else sorted(directory.glob("*.safetensors"))
     if [file.name for file in files] == ["adapter_model.safetensors"]:
         raise EngineError(
@@ -145,7 +145,7 @@ def _hint(directory: Path) -> str:
 
 
 def _index(directory: Path) -> dict[str, str] | None:
-    """The name of the file that each tensor lies in; None: nothing says so."""
+    """The name of each tensor's file; None: there is no index."""
     file = directory / INDEX
     if not file.exists():
         return None
@@ -160,8 +160,8 @@ def _index(directory: Path) -> dict[str, str] | None:
 
 
 def _stored_in(directory: Path) -> dict[str, _Stored]:
-    """Every tensor of the checkpoint: with an index, those that it names where it says; files
-    beside may be left over from another."""
+    """Every tensor of the checkpoint. With an index, only its tensors in its files: other files may
+    be left over from another checkpoint."""
     index = _index(directory)
     found: dict[str, _Stored] = {}
     for file in _files(directory, index):
@@ -182,7 +182,8 @@ def _stored_in(directory: Path) -> dict[str, _Stored]:
 
 
 def _read(file: Path) -> list[tuple[str, _Stored]]:
-    """What a file holds. NumPy knows no bfloat16, so tensors are read by their place."""
+    """The tensors of a file and their places; tensors are read by place, because NumPy lacks
+    bfloat16."""
     if is_irregular(file):
         raise EngineError(f"{file} is no regular file")
     try:

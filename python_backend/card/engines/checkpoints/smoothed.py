@@ -1,11 +1,11 @@
-"""A checkpoint whose small matrices of four bits, those of attention, are stored in eight.
+"""A checkpoint with its small matrices of four bits (those of attention) stored in eight bits.
 
-A matrix whose minima are no multiples of its scales (Q4_1) is a product by codes and two operators
-more (`openvino.weights`). Around a small matrix these take longer than reading twice as many bytes,
-and products by bytes with few scales are the fastest there are. What that rounds is made small by
-smoothing (Xiao et al., SmoothQuant, arXiv 2211.10438): each input is divided by a factor that its
-weights are multiplied by, so that neither the weights of a row nor the inputs differ much in size.
-The factors disappear in what computes the inputs: a norm's weights, or rows of a matrix.
+If the minima of a matrix are not multiples of its scales (Q4_1), its product takes two more
+operators (`openvino.weights`). For a small matrix these take longer than reading twice as many
+bytes, and products by bytes with few scales are the fastest. Smoothing keeps the rounding error
+small (Xiao et al., SmoothQuant, arXiv 2211.10438): each input is divided by a factor, and its
+weights are multiplied by it, so that neither weights nor inputs differ much in size. The division
+is folded into the operator that computes the inputs: a norm's weights, or rows of a matrix.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from card.engines.checkpoints.tensors import (
 )
 
 _SMALL = 2 << 20
-"""Weights of a matrix, at most: at 40 GB/s as many bytes more take as long as two operators."""
+"""Most weights of a small matrix: at 40 GB/s its additional bytes take as long as two operators."""
 
 _TOKENS = 16
-"""A text of random ids shows how large the inputs of each product are."""
+"""Length of the text of random ids that shows the magnitude of each product's inputs."""
 
 _MOST_IN_GROUP = 256
-"""Inputs that share a scale. A product by a scale for a whole row is no faster with one row, and up
-to 3 % with several; it rounds by a third more."""
+"""Most inputs that share a scale. One scale for a whole row is not faster with one row, up to 3 %
+faster with several rows, and rounds by a third more."""
 
 _ROUNDED_TOGETHER = 16
-"""Inputs share a scale in groups of so many, or of a multiple, where a product rounds them."""
+"""A product that rounds its inputs has one scale for this number of inputs, or a multiple."""
 
 _LEAST = 1e-4
-"""What is smaller, beside others, is taken for so much: nothing is divided by zero."""
+"""Smaller relative magnitudes are raised to this, which prevents division by zero."""
 
 
 class SmoothedCheckpoint(DerivedCheckpoint):
-    """Another one with small matrices in bytes.
+    """Another checkpoint, with its small matrices in bytes.
 
-    smoothing  the exponents of all factors, a byte each, once all layers are read; what a load
-               before found of the same checkpoint spares computing them
+    smoothing  the exponents of all factors, a byte each, complete once all layers are read; those
+               of an earlier load of the same checkpoint need not be computed again
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class SmoothedCheckpoint(DerivedCheckpoint):
     ) -> LayerTensors:
         """The layer, `stored` in groups of few bits, with its small matrices in bytes.
 
-        powers  exponents of the factors of values, then of attention's inputs; they are found and
-                written here where `inputs` are given
+        powers  exponents of the factors of values, then of attention's inputs; computed and stored
+                here if `inputs` are given
         """
         a, layer = self._architecture, stored
         joint, output = unpacked.query_key_value, unpacked.output
@@ -129,10 +129,10 @@ def worth_smoothing(checkpoint: Checkpoint) -> bool:
 
 
 def _unpacked(layer: LayerTensors) -> LayerTensors:
-    """The layer with what is converted as dense numbers.
+    """The layer with the matrices to convert as dense numbers.
 
-    The other matrices are larger and take longer to convert at a start, and a few inputs of down
-    are forty times as large as the rest, at few tokens.
+    The other matrices are larger and take longer to convert at a start; and at a few tokens some
+    inputs of `down` are forty times as large as the rest.
     """
 
     def unpacked(tensors: LinearTensors) -> LinearTensors:
@@ -160,10 +160,10 @@ def _widest_group(inputs: int) -> int:
 
 
 def _powers(weights: NDArray[np.float32], inputs: NDArray[np.float64]) -> NDArray[np.int8]:
-    """By which power of two the weights [outputs, inputs] of each input are multiplied: such a
-    factor rounds nothing, and the last bits of a sum do not change it.
+    """Exponents of the powers of two that multiply the weights [outputs, inputs] of each input. A
+    power of two causes no rounding, and the last bits of a sum do not change it.
 
-    inputs  how large they are
+    inputs  magnitudes of the inputs
     """
     squares = np.square(weights)
     rows = np.maximum(squares.mean(axis=1, keepdims=True, dtype=np.float64), _LEAST**4)
@@ -186,7 +186,7 @@ def _by_values(output: NDArray[np.float32], a: Architecture) -> NDArray[np.float
 
 
 def _of_values(inputs: Inputs, a: Architecture) -> NDArray[np.float64]:
-    """[kv_heads * head_size]: how large the mixed values are, over heads that read the same."""
+    """[kv_heads * head_size]: magnitudes of the mixed values, over heads that read the same."""
     mixed = _root_mean_square(inputs.mixed).reshape(a.kv_heads, a.group, a.head_size)
     return np.asarray(np.sqrt(np.square(mixed).mean(axis=1)).reshape(-1))
 
@@ -202,14 +202,14 @@ def _for_queries(factors: NDArray[np.float32], a: Architecture) -> NDArray[np.fl
 
 
 def _in_bytes(tensors: LinearTensors, factors: NDArray[np.float32]) -> LinearTensors:
-    """Its weights times the factors of their inputs."""
+    """The linear layer in bytes, its weights multiplied by the factors of their inputs."""
     weights = DenseMatrix(tensors.weight.dense() * factors)
     group = _widest_group(len(factors))
     return replace(tensors, weight=quantised(weights, 8, group, centred=False))
 
 
 def _divided(tensors: LinearTensors, outputs: slice, factors: NDArray[np.float32]) -> LinearTensors:
-    """With some outputs divided by factors."""
+    """The linear layer with some outputs divided by factors."""
     divisors = np.ones(tensors.weight.shape[0], np.float32)
     divisors[outputs] = factors
     bias = None if tensors.bias is None else tensors.bias / divisors

@@ -16,14 +16,14 @@ from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
 from card.engines.interface import EngineError
 
 _LINEARS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-"""Which of a layer's tensors may have a bias beside the weight."""
+"""Tensors of a layer that may have a bias."""
 
 Order = NDArray[np.int64] | slice
 _AS_STORED = slice(None)
 
 
 class Stored(Protocol):
-    """What a tensor is in its file."""
+    """A tensor in its file."""
 
     @property
     def kind(self) -> str: ...
@@ -36,10 +36,10 @@ AnyStored = TypeVar("AnyStored", bound=Stored)
 
 
 class StoredCheckpoint(Generic[AnyStored]):
-    """Implements `tensors.Checkpoint` for whoever knows the names and the numbers of its files.
+    """Implements `tensors.Checkpoint`; a subclass reads names and numbers of one file format.
 
-    implied_by  what the architecture was read from
-    depth_is    what that says of the number of layers
+    implied_by  the file that the architecture was read from
+    depth_is    the text in which it names the number of layers, for errors
     """
 
     implied_by: str
@@ -54,20 +54,20 @@ class StoredCheckpoint(Generic[AnyStored]):
         self._check_depth()
         self._check_known()
         for name, shape in _shapes(architecture).items():
-            self._found(f"{name}.weight", shape)  # what lacks one is refused before any is read
+            self._found(f"{name}.weight", shape)  # a missing tensor is refused before any is read
 
-    # --- what a format says -------------------------------------------------------------------
+    # --- the file format ----------------------------------------------------------------------
 
     def _own(self, name: str) -> str:
         """The files' name for a tensor."""
         return name
 
     def _layer_of(self, own: str) -> int | None:
-        """The layer of a tensor that its files call so; None: it is of none."""
+        """The layer of a tensor, by its name in the files; None: the tensor is in no layer."""
         raise NotImplementedError
 
     def _is_idle(self, own: str) -> bool:
-        """Whether nobody need read a tensor that its files call so."""
+        """Whether the engine needs no tensor of this name in the files."""
         raise NotImplementedError
 
     def _numbers(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -75,15 +75,15 @@ class StoredCheckpoint(Generic[AnyStored]):
         raise NotImplementedError
 
     def _matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
-        """A tensor as it is stored. All its numbers are finite."""
+        """A tensor in its stored form. All its numbers are finite."""
         raise NotImplementedError
 
     def _bias(self, name: str, size: int) -> NDArray[np.float32]:
-        """Of one of the layers that share their input, where another one has a bias."""
+        """Bias of one of the linear layers that share their input, if another one has a bias."""
         return self._numbers(name, (size,))
 
     def _order(self, heads: int) -> Order:
-        """Where the rows of query or key lie in the file, in the order that the decoder wants."""
+        """Indices in the file of the rows of query or key, in the decoder's order."""
         return _AS_STORED
 
     # --- the checkpoint -----------------------------------------------------------------------
@@ -159,7 +159,7 @@ class StoredCheckpoint(Generic[AnyStored]):
     # --- checks -------------------------------------------------------------------------------
 
     def _check_depth(self) -> None:
-        """Before a name is made for every tensor of every layer."""
+        """Check the number of layers, before making a name for every tensor of every layer."""
         if self._architecture.layers > len(self._stored):
             raise EngineError(
                 f"{self._path}: {self.depth_is} {self._architecture.layers}, and the weights have "
@@ -167,8 +167,8 @@ class StoredCheckpoint(Generic[AnyStored]):
             )
 
     def _check_known(self) -> None:
-        """A tensor without a use changes what the model computes, and a tensor of a layer too many
-        says that the model was cut off."""
+        """Refuse an unknown tensor, because it changes what the model computes; and a tensor of an
+        additional layer, because the configuration then does not belong to the weights."""
         a = self._architecture
         parts = [*_shapes(a), "output"]
         known = {self._own(f"{part}.weight") for part in parts}
@@ -189,8 +189,8 @@ class StoredCheckpoint(Generic[AnyStored]):
                 )
 
     def _found(self, name: str, shape: tuple[int, ...]) -> AnyStored:
-        """Raises `EngineError` if the tensor is missing or has another shape than the architecture
-        has."""
+        """The tensor. Raises `EngineError` if it is missing or its shape does not fit the
+        architecture."""
         own = self._own(name)
         stored = self._stored.get(own)
         if stored is None:

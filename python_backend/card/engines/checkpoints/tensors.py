@@ -1,4 +1,4 @@
-"""What a decoder is made of, whatever file it comes from."""
+"""The tensors of a decoder, for every file format."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ class Checkpoint(Protocol):
 
     @property
     def values(self) -> int:
-        """How many numbers the tensors hold."""
+        """Total number of values in the tensors."""
 
     @property
     def matrices_are(self) -> str:
-        """What the matrices are stored in, as the file's format calls it; or ``mixed``."""
+        """Storage type of the matrices, in the words of the file format; or ``mixed``."""
 
     @property
     def is_grouped(self) -> bool:
-        """Whether matrices are groups of few bits, at least some of them."""
+        """Whether at least some matrices are groups of few bits."""
 
     def embedding(self) -> Matrix:
         """[vocabulary, hidden]"""
 
     def head(self) -> Matrix | None:
-        """[vocabulary, hidden]; None if the embedding is the head too."""
+        """[vocabulary, hidden]; None if the embedding is also the head."""
 
     def final_norm(self) -> NDArray[np.float32]:
         """[hidden]"""
 
     def layers(self) -> Iterator[LayerTensors]:
-        """Layer after layer, so that only one stands in memory unpacked."""
+        """The layers one by one, so that only one is unpacked in memory."""
 
 
 class DerivedCheckpoint:
-    """Implements `Checkpoint` with another one's tensors; whoever inherits changes some of them."""
+    """Implements `Checkpoint` with another one's tensors; subclasses change some of them."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint

@@ -1,4 +1,4 @@
-"""A checkpoint as one compiled OpenVINO graph on the processor: no operator is dispatched alone."""
+"""The OpenVINO engine: a checkpoint as one compiled graph on the processor."""
 
 from card.engines.openvino.telemetry import refuse_telemetry
 from card.engines.openvino.threads import load_tbb

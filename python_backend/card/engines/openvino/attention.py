@@ -1,21 +1,21 @@
-"""Paged attention (Kwon et al., arXiv 2309.06180): every row looks its places up through a table of
-pages, in OpenVINO's own fused operator.
+"""Paged attention (Kwon et al., arXiv 2309.06180) in OpenVINO's own fused operator: every row finds
+its places through a table of pages.
 
 Inputs, with `sequences` = rows + 1, of which any may be empty at the end:
 
 past         [sequences] int32, places before each sequence's first row; 0 for those at the end
 begins       [sequences + 1] int32, where the rows of each sequence begin: 0, 1, ..., rows, rows
-pages        [any] int32, numbers of pages, those of one path one after another
-first_page   [sequences + 1] int32, where in `pages` those of each sequence begin; what stands for
-             empty ones is read by nobody
+pages        [any] int32, numbers of pages, path after path
+first_page   [sequences + 1] int32, index in `pages` of each sequence's first page; the operator
+             does not read the entries of empty sequences
 
-The KV cache is no input: the graph refers to its memory and writes into it (`pages`).
+The KV cache is not an input: the graph refers to its memory and writes into it (`pages`).
 
-The operator takes rows of one sequence through another kernel than a row that is alone, and adds
-up in another order there. So each row of a target is a sequence of its own: its bits depend on its
-position and on what lies before it, whatever shares the pass. Long chains of a draft's rows are one
-sequence, which is sooner read. All entries of a pass are stored before a row looks at any, so rows
-of a chain see each other.
+The operator uses one kernel for sequences of several rows and another for sequences of one row;
+they add up in different orders. So each row of a target is a sequence of its own: its bits depend
+only on its position and on the tokens before it. Long chains of a draft's rows are one sequence,
+which is faster. The operator stores all entries of a pass before any row attends, so rows of a
+chain see each other.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from card.engines.openvino.pages import PageMemory
 
 
 class PagedAttention:
-    """Stores the keys and values of a pass and lets its rows look at what they see.
+    """Stores the keys and values of a pass and computes the attention of its rows.
 
-    memory     of the KV cache
-    positions  more than any row's; the operator keeps memory for so many, in every layer, and were
-               it told those of each pass, it would grow
+    memory     memory of the KV cache
+    positions  an upper bound of all positions; the operator allocates memory for this number in
+               every layer, and would grow with a bound for each pass
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class PagedAttention:
 
 
 def _options(positions: int) -> list[Node]:
-    """The operands behind the scale, in the operator's order: how much memory it keeps, and what it
-    could do besides, turned off."""
+    """The operands behind the scale, in the operator's order: the bound of positions, and neutral
+    values for unused features."""
     none, none_real = integers([]), ops.constant(np.zeros(0, np.float32))
     zero = integer(0)
     return [

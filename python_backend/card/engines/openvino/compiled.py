@@ -20,22 +20,21 @@ from card.engines.processor import computes_in_bfloat16
 
 _ROUNDED_INPUTS = 16
 """Inputs of a product that share a scale. Before a product by codes of few bits the plugin rounds
-its inputs to eight bits. In groups of 32, its own choice, that moves the chat target by 0.0035 nats
-(KL), and a greedy token whose lead was 0.51 changed; in groups of 16 by 0.0019 in the same time.
-Unrounded, bits of a row would depend on the number of rows."""
+its inputs to eight bits. Groups of 32, its default, change the chat target by 0.0035 nats (KL), and
+changed a greedy token that led by 0.51. Groups of 16 change it by 0.0019 nats in the same time.
+Without rounding, the bits of a row would depend on the number of rows."""
 _ROUNDED_INPUTS_OF_A_DRAFT = 32
-"""The chat pair's draft agrees with as many tokens of its texts, and its pass takes 5 % less."""
+"""With this the chat pair's draft agrees on as many tokens, and its pass takes 5 % less time."""
 
 _PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
 _PREPARED_OPERATORS = 256
-"""Operators prepared for some shape that are kept, some forty for one shape of a pass. The stock
-limit of 5,000 let a process under mixed load grow for many minutes, and 1,024 for a quarter of an
-hour."""
+"""Most kept operators that are prepared for a shape; one shape of a pass has about forty. With the
+default of 5,000 a process under mixed load grew for many minutes, with 1,024 for 15 minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledDecoder:
-    """The decoder of so many rows (or `ANY_ROWS`) of a compiled graph, whose decoders share
+    """The decoder of `rows` rows (or `ANY_ROWS`) in a compiled graph. The decoders of a graph share
     `threads`. The graph refers to the `memory` of its weights."""
 
     graph: ov.CompiledModel
@@ -44,7 +43,7 @@ class CompiledDecoder:
     memory: WeightMemory
 
     def create_infer_request(self) -> ov.InferRequest:
-        """One that runs this decoder."""
+        """An infer request that runs this decoder."""
         request = self.graph.create_infer_request()
         for name in (port.any_name for port in self.graph.inputs):
             if is_choice(name):
@@ -52,19 +51,19 @@ class CompiledDecoder:
         return request
 
     def index_of(self, output: str) -> int:
-        """Where the graph has an output of the decoder."""
+        """Index of an output of the decoder among the graph's outputs."""
         names = [port.any_name for port in self.graph.outputs]
         return names.index(output_of(output, self.rows))
 
 
 Decoders = Mapping[int, CompiledDecoder]
-"""By the rows of one session that they take."""
+"""Decoders by the rows of one session that they take."""
 
 
 def compile_decoders(decoder: ov.Model, weights: WeightFormat, options: EngineOptions) -> Decoders:
-    """For `graph_rows`, over one copy of the weights; or one for any pass.
+    """Compile decoders for `graph_rows`, over one copy of the weights; or one for any pass.
 
-    decoder  of `decoder.DecoderBuilder`
+    decoder  the model that `decoder.DecoderBuilder` built
     """
     row_counts = options.graph_rows or (ANY_ROWS,)
     graph = _compiled(build_graph(decoder, row_counts, weights), options)
@@ -74,8 +73,8 @@ def compile_decoders(decoder: ov.Model, weights: WeightFormat, options: EngineOp
 
 
 def pass_dtype(options: EngineOptions) -> Literal["bfloat16", "float32"]:
-    """What a pass is computed in. Products by codes of few bits are fastest in float32, even where
-    the processor computes in bfloat16."""
+    """The dtype of a pass. Products by codes of few bits are fastest in float32, even where the
+    processor computes in bfloat16."""
     if options.dtype == "float32" or (options.compressed and options.dtype != "bfloat16"):
         return "float32"
     return "bfloat16" if computes_in_bfloat16() or options.dtype == "bfloat16" else "float32"
@@ -83,7 +82,7 @@ def pass_dtype(options: EngineOptions) -> Literal["bfloat16", "float32"]:
 
 def kv_type(options: EngineOptions) -> ov.Type:
     """Element type of the KV cache. Where products round their inputs to eight bits, keys and
-    values in float16 move a text no further away from the checkpoint's (benchmarks/NOTES.md)."""
+    values in float16 add no further error (benchmarks/NOTES.md)."""
     if pass_dtype(options) == "bfloat16":
         return ov.Type.bf16
     rounds = options.compressed and options.dtype != "float32"
@@ -91,7 +90,7 @@ def kv_type(options: EngineOptions) -> ov.Type:
 
 
 def _compiled(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
-    """A graph made to run on the processor with the options' precision and most threads."""
+    """A graph compiled for the processor with the options' precision and most threads."""
     rounded = _ROUNDED_INPUTS_OF_A_DRAFT if options.grows_trees else _ROUNDED_INPUTS
     precision = ov.Type.f32 if pass_dtype(options) == "float32" else ov.Type.bf16
     compiled: ov.CompiledModel = ov.Core().compile_model(
@@ -99,7 +98,7 @@ def _compiled(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
         "CPU",
         {
             hint.inference_precision: precision,
-            hint.kv_cache_precision: kv_type(options),  # the stock one is eight bits
+            hint.kv_cache_precision: kv_type(options),  # the default has eight bits
             hint.performance_mode: hint.PerformanceMode.LATENCY,
             hint.enable_cpu_pinning: False,
             properties.inference_num_threads: options.most_threads,

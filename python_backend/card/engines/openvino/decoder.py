@@ -3,16 +3,16 @@
 Inputs of a pass with `rows` rows, beside those of its attention (`attention`):
 
 tokens, positions  [rows] int32; positions are absolute
-logit_rows         [n] int32, rows whose logits are wanted
+logit_rows         [n] int32, rows that need logits
 count              [] int32, ids to rank (graphs that rank)
-temperature        [n, 1] float32 and noise [n, ranked ids] float32: what is ranked is
+temperature        [n, 1] float32 and noise [n, ranked ids] float32: the graph ranks
                    logits / temperature + noise
 
 Outputs: ``logits`` [n, vocabulary] float32, unless only some ids are ranked; with `ranks` the
 `count` likeliest ``ids`` int32 and their ``log_probabilities`` float32, both [n, count].
 
-A row's sums run over absolute positions in order, and its bits do not depend on what shares the
-pass.
+A row's sums run over absolute positions in order, and its bits do not depend on the other rows of
+the pass.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from card.engines.openvino.weights import WeightFormat
 from card.engines.rotary import rotary_tables
 
 _BLOCK = 64
-"""Ids per block of the vocabulary when the likeliest ones are sought."""
+"""Ids per block of the vocabulary in the search for the likeliest ids."""
 
 
 class DecoderBuilder:
-    """Holds what every layer shares while the graph is put together.
+    """Builds the graph; holds the parts that every layer shares.
 
-    weights    how matrices are stored
+    weights    storage of matrices
     pages      memory of the KV cache
     positions  size of the rotary tables
     ranks      output the likeliest ids of every row too
-    ranked     [ids] ascending, the only ones whose logits are computed; None: all
+    ranked     [ids] ascending, the only ids with computed logits; None: all ids
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class DecoderBuilder:
         return ov.Model(outputs, self._inputs, "decoder")
 
     def _logits(self, hidden: Node, table: Matrix, embedding: Node) -> Node:
-        """[rows, ids] of the ids whose logits are wanted."""
+        """[rows, ids], the logits of the ranked ids."""
         head, ranked = self._checkpoint.head(), self._ranked
         if ranked is None and head is None:
             return ops.matmul(hidden, embedding, False, True)
@@ -117,9 +117,9 @@ class DecoderBuilder:
         return ops.add(hidden, self._linear(layer.down, gated))
 
     def _gate_and_up(self, joint: LinearTensors, inputs: Node) -> list[Node]:
-        """[rows, intermediate] of both: by one product where passes are computed in float32, which
-        takes fewer operators. In bfloat16 decoders of some rows would round the halves otherwise
-        than those of any."""
+        """Gate and up, [rows, intermediate] each. In float32 one product computes both, with fewer
+        operators. In bfloat16 one product would round differently in decoders for fixed rows and
+        for any rows."""
         if self._weights.compressed:
             halves: list[Node] = ops.split(self._linear(joint, inputs), integer(-1), 2).outputs()
             return halves
@@ -135,8 +135,8 @@ class DecoderBuilder:
         return self._attention.mixed(index, query, keys, values)
 
     def _query_and_keys(self, layer: LayerTensors, joint: Node) -> list[Node]:
-        """[rows, heads, 1, size] of both, rotated: at once where neither is normalised, which takes
-        one operator and not two."""
+        """Query and keys, rotated, [rows, heads, 1, size] each. One operator rotates both if
+        neither is normalised."""
         a = self._a
         heads = [a.heads, a.kv_heads]
         norms = [layer.query_norm, layer.key_norm]
@@ -149,8 +149,8 @@ class DecoderBuilder:
         return [self._rotated(*each) for each in zip(apart, heads, norms, strict=True)]
 
     def _rotated(self, states: Node, heads: int, norm: NDArray[np.float32] | None) -> Node:
-        """[rows, heads * size] -> [rows, heads, 1, size], normalised where the family does so; in
-        the form that OpenVINO recognises as one operator."""
+        """[rows, heads * size] -> [rows, heads, 1, size], normalised in families that normalise;
+        in the form that OpenVINO recognises as one operator."""
         size = self._a.head_size
         states = ops.reshape(states, integers([0, heads, 1, size]), True)
         if norm is not None:
@@ -175,8 +175,8 @@ class DecoderBuilder:
     def _best(self, logits: Node) -> list[tuple[str, Node]]:
         """The `count` likeliest ids of each row with their log-probabilities.
 
-        They lie in the `count` blocks of ids whose greatest logit is greatest, which spares a
-        search of the whole vocabulary.
+        They lie in the `count` blocks with the greatest maximum, so the graph searches only these
+        and not the whole vocabulary.
         """
         count = self._input("count", [])
         temperature = self._input("temperature", [-1, 1], ov.Type.f32)
@@ -214,12 +214,12 @@ class DecoderBuilder:
 
 
 def most_ranked(vocabulary: int) -> int:
-    """How many of the likeliest of so many ids a graph can find: one of every block."""
+    """Most likeliest ids that a graph can find in a vocabulary: one for every block."""
     return -(-vocabulary // _block_size(vocabulary))
 
 
 def _block_size(vocabulary: int) -> int:
-    """Small vocabularies are searched id by id."""
+    """Ids per block; 1 for small vocabularies."""
     return _BLOCK if vocabulary >= _BLOCK * _BLOCK else 1
 
 

@@ -23,19 +23,19 @@ from card.engines.row_costs import RowCosts
 from card.engines.sessions import SessionEngine, most_pending
 
 _MOST_COMPRESSED_ROWS = 64
-"""Rows of a pass over compressed matrices: from 81 on their product adds up in another order."""
+"""Most rows of a pass over compressed matrices: from 81 on the product's order of sums changes."""
 
 
 class OpenVinoEngine(SessionEngine):
-    """Implements `card.engines.interface.Engine` with a decoder for any pass, some for passes with
-    so many rows, or both."""
+    """Implements `card.engines.interface.Engine` with a decoder for any pass, decoders for fixed
+    numbers of rows, or both."""
 
     def __init__(self, model: DecoderModel, options: EngineOptions, first_page: int = 0) -> None:
         """
-        first_page  of the model's, which this engine's sessions have
+        first_page  first of the model's pages that this engine's sessions use
         """
         self._kv = PagedCache(model.pages, options, first_page)
-        # A chunk of a draft's text is sooner read together; a target's rows are to be independent.
+        # A draft reads a chunk faster as one sequence; a target's rows must be independent.
         self._pages = PageLayout(
             self._kv, options.sessions, most_pending(options), joins_chunks=options.grows_trees
         )
@@ -44,11 +44,11 @@ class OpenVinoEngine(SessionEngine):
         self._runners = self._runners_of(model)
         self._adopted: tuple[DecoderModel, list[tuple[int, Runner]], int] | None = None
         self.passes_made = 0
-        """So many passes has it computed."""
+        """Number of passes computed so far."""
 
     @classmethod
     def load(cls, directory: Path, options: EngineOptions, *, any_rows: bool = False) -> Self:
-        """Load a Hugging Face directory or a GGUF file. Raises `EngineError` saying what does not
+        """Load a Hugging Face directory or a GGUF file. Raises `EngineError` naming what does not
         fit.
 
         any_rows  whether a target begins with one decoder for any rows (`later.Exchange`)
@@ -56,8 +56,8 @@ class OpenVinoEngine(SessionEngine):
         return cls(*load_model(directory, options, any_rows=any_rows))
 
     def reconfigured(self, options: EngineOptions) -> OpenVinoEngine:
-        """The same weights with other buffers (used while calibrating). Both have the same pages:
-        use this engine no more."""
+        """An engine with the same weights and other buffers, for calibration. It takes over this
+        engine's pages, so this engine must not be used any more."""
         model, before = self.model, self.options
         same_graphs = (options.compressed, options.grows_trees) == (
             before.compressed,
@@ -70,7 +70,7 @@ class OpenVinoEngine(SessionEngine):
 
     @property
     def directory(self) -> Path:
-        """Of the checkpoint, or its file."""
+        """The checkpoint's directory, or its file."""
         return self.model.directory
 
     @property
@@ -86,34 +86,34 @@ class OpenVinoEngine(SessionEngine):
 
     @property
     def awaits_decoders(self) -> bool:
-        """Whether it computes all passes with a decoder for any rows, for now."""
+        """Whether a decoder for any rows computes all passes until better decoders are ready."""
         return bool(self.options.graph_rows) and self.model.compile_more is not None
 
     def with_same_decoders(self) -> OpenVinoEngine:
-        """One with the same decoders and sessions of its own."""
+        """An engine with the same decoders and its own sessions."""
         return self._beside(self.model)
 
     def with_fixed_rows(self, threads_alone: int) -> OpenVinoEngine:
-        """One with decoders for fixed numbers of rows, to compare with `with_same_decoders`."""
+        """An engine with decoders for fixed rows, to compare with `with_same_decoders`."""
         options = replace(self.options, threads_alone=threads_alone)
         return self._beside(self.model.with_fixed_rows(options), threads_alone)
 
     def _beside(self, model: DecoderModel, threads_alone: int = 0) -> OpenVinoEngine:
-        """An engine of few sessions on spare pages, to be examined while this one serves."""
+        """An engine of few sessions on spare pages, for an examination while this one serves."""
         options = replace(examining(self.options), threads_alone=threads_alone)
         beside = OpenVinoEngine(model, options, pages_of(self.options))
         beside.row_invariant = True
         return beside
 
     def adopt(self, fixed: OpenVinoEngine) -> None:
-        """Compute with the decoders of `fixed` from the next pass on. Another thread may be
-        computing one now."""
+        """Compute with the decoders of `fixed` from the next pass on. Another thread may compute a
+        pass at the same time."""
         model = fixed.model
         self._adopted = model, self._runners_of(model), fixed.options.threads_alone
-        model.unload_raw()  # under load, costs are not known for long
+        model.unload_raw()  # under load the costs stay unknown for long
 
     def know_adopted_costs(self, costs: RowCosts) -> None:
-        """Know what was measured of these."""
+        """Set the measured costs of the adopted decoders."""
         self._take_adopted()
         self.know_costs(costs)
 
@@ -127,9 +127,9 @@ class OpenVinoEngine(SessionEngine):
 
     @property
     def variants(self) -> tuple[EngineOptions, ...]:
-        """Compressed matrices first: if these need padding, they save nothing. Each padding first
-        with the decoders for fixed rows: of some small models the plugin fuses more in these, and
-        then they round otherwise."""
+        """Options with compressed matrices come first; with padding these save nothing. For each
+        padding, decoders for fixed rows come first: for some small models the plugin fuses more in
+        these, and they round differently."""
         paddings = super().variants
         wide = tuple(replace(options, compressed=False) for options in paddings)
         kinds = (*paddings[:1], *wide) if self.options.compressed else wide
@@ -145,7 +145,8 @@ class OpenVinoEngine(SessionEngine):
 
     @property
     def costed_rows(self) -> tuple[int, ...]:
-        """Those of its decoders, to which all others are padded, unless one takes any for good."""
+        """The rows of its decoders, to which passes are padded, unless a decoder for any rows
+        stays."""
         if self._takes_any_for_good:
             return super().costed_rows
         return tuple(sorted(self.options.graph_rows))
@@ -172,7 +173,7 @@ class OpenVinoEngine(SessionEngine):
         return [found[place] for place in range(len(batch))]
 
     def _passes(self, batch: Sequence[SequenceTokens]) -> list[list[int]]:
-        """Places in the batch of what the graph takes at once."""
+        """Indices of the batch, grouped into passes of the graph."""
         most = self.most_rows
         passes: list[list[int]] = []
         room: list[int] = []
@@ -193,7 +194,7 @@ class OpenVinoEngine(SessionEngine):
         if len(batch) == 1 and self._pages.most_rows(batch[0]) > self.most_rows:
             return [self._forward_in_parts(batch[0], threads)]
         this = self._pages.plan(batch)
-        # Until a load has found that bits are the same on more threads, none but those are used.
+        # More threads are used only after a load has checked that they compute the same bits.
         exactly = not self.row_invariant
         needed = rounded_up(len(this.tokens), self.options.row_multiple)
         runner = next(
@@ -204,7 +205,7 @@ class OpenVinoEngine(SessionEngine):
         return runner.run(this, batch, threads, needed=needed, exactly=exactly)
 
     def _forward_in_parts(self, rows: SequenceTokens, threads: int) -> Logits:
-        """A tree that with copies of its rows is too large for one pass: row by row."""
+        """Forward a tree that is too large for one pass, with the copies of its rows, by row."""
         assert rows.parents is not None
         parts = [
             SequenceTokens(rows.session, [token], [parent])
@@ -217,7 +218,7 @@ class OpenVinoEngine(SessionEngine):
         super().close_session(session)
 
     def _runners_of(self, model: DecoderModel) -> list[tuple[int, Runner]]:
-        """One for each decoder, with its rows: that for any comes last."""
+        """A runner for each decoder, with its rows; the decoder for any rows comes last."""
         ids = len(self.ranked_ids) if self.options.grows_trees else None
         return [
             (

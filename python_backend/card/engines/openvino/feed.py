@@ -1,4 +1,4 @@
-"""A pass as the inputs of a graph."""
+"""Writes a pass into the inputs of a graph."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from card.engines.openvino.inputs import Inputs
 
 
 def write_pass(this: PagedPass, rows: int, pages_of_lane: int, inputs: Inputs) -> int:
-    """Write every input but what is to be ranked (see `decoder` and `attention`); returns how many
-    rows the graph gives logits of.
+    """Write every input but temperature and noise (see `decoder` and `attention`); returns the
+    number of rows with logits.
 
-    Padding repeats the last row: it stores the same, and its results are not read.
+    Padding repeats the last row: it stores the same values, and its results are not read.
 
-    rows  of the pass, padding and all
+    rows  rows of the pass, with padding
     """
     needed, array = len(this.tokens), inputs.array
     for name, values in (("tokens", this.tokens), ("positions", this.positions)):
         written = array(name, rows)
         written[:needed] = values
         written[needed:] = values[-1]
-    # As many as the rows may ever have: each shape would be prepared anew.
+    # The size is always the largest possible, because the plugin prepares each new shape.
     array("pages", rows * pages_of_lane)[: len(this.table)] = this.table
     begins = this.begins
     count, padding = len(begins), rows - needed

@@ -1,17 +1,17 @@
-"""What is compiled of a decoder: graphs for any pass, and for passes of fixed numbers of rows.
+"""Graphs of a decoder: for any pass, and for passes of fixed numbers of rows.
 
-The plugin prepares operators whose shapes are known once, when it compiles; a graph that takes any
-pass looks at every operator's shape in every pass, a fifth of its time with a small model, and
-prepares many of them anew when the number of rows changes. The plugin also fuses more where it
-knows shapes; if something then rounds at another place, as in very small models, the check at load
-finds out (`card.engines.calibration`).
+If shapes are known, the plugin prepares operators once, when it compiles. A graph for any pass
+checks every operator's shape in every pass (20 % of the time with a small model) and prepares many
+operators again when the number of rows changes. The plugin also fuses more if shapes are known. If
+fusing changes the rounding, as in very small models, the check at load detects that
+(`card.engines.calibration`).
 
-Inputs: those of the decoder, and in a graph of several
+Inputs: those of the decoder, and in a graph of several decoders
 
 takes.R            [1] boolean, for each of their row counts R; one is true
 
-Outputs: those of the decoder by row count, as in ``logits.4``. In a graph of several, behind a pass
-those of other row counts are empty.
+Outputs: those of the decoder by row count, as in ``logits.4``. In a graph of several decoders, the
+outputs of row counts that were not chosen are empty.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ ANY_ROWS = 0
 
 
 def build_graph(decoder: ov.Model, row_counts: Sequence[int], weights: WeightFormat) -> ov.Model:
-    """A graph for passes with so many rows, or so many; or for any pass.
+    """A graph for passes with fixed numbers of rows, or for any pass.
 
-    decoder     of `decoder.DecoderBuilder`
-    row_counts  `ANY_ROWS` alone, or others
+    decoder     the model that `decoder.DecoderBuilder` built
+    row_counts  `ANY_ROWS` alone, or fixed numbers of rows
     """
     if len(row_counts) > 1:
         return _graph_of_several(decoder, row_counts, weights)
@@ -58,10 +58,9 @@ def build_graph(decoder: ov.Model, row_counts: Sequence[int], weights: WeightFor
 def _graph_of_several(
     decoder: ov.Model, row_counts: Sequence[int], weights: WeightFormat
 ) -> ov.Model:
-    """Over one copy of the weights: a cache that keeps these need not keep those of all.
+    """A graph of several decoders over one copy of the weights, which saves processor cache.
 
-    Each decoder is the body of an If: what the plugin makes of a matrix, it makes once for all
-    bodies of a graph.
+    Each decoder is the body of an If; the plugin converts a matrix once for all bodies of a graph.
     """
     given = {
         port.any_name: input_named(port.any_name, port.get_partial_shape(), port.get_element_type())
@@ -70,7 +69,7 @@ def _graph_of_several(
     inputs = list(given.values())
     results = []
     for rows in row_counts:
-        # An input, since the plugin may overwrite what an operator says before it is looked at.
+        # The choice is an input, because the plugin may overwrite an operator's result too early.
         chosen = input_named(choice_of(rows), [1], ov.Type.boolean)
         inputs.append(chosen)
         body = decoder.clone()
@@ -80,7 +79,7 @@ def _graph_of_several(
 
 
 def choice_of(rows: int) -> str:
-    """The input that chooses the decoder of so many rows."""
+    """The name of the input that chooses the decoder of `rows` rows."""
     return f"{_CHOICE}{rows}"
 
 
@@ -90,12 +89,12 @@ def is_choice(name: str) -> bool:
 
 
 def output_of(name: str, rows: int) -> str:
-    """An output of the decoder of so many rows."""
+    """The name of an output of the decoder of `rows` rows."""
     return f"{name}.{rows}"
 
 
 def _shapes_of(rows: int) -> dict[str, list[int]]:
-    """Of inputs whose shape the number of rows decides."""
+    """Shapes of the inputs that depend on the number of rows."""
     return {
         "tokens": [rows],
         "positions": [rows],
@@ -106,8 +105,8 @@ def _shapes_of(rows: int) -> dict[str, list[int]]:
 
 
 def _fix_shapes(body: ov.Model, rows: int) -> None:
-    """Let a body know the shapes of its inputs: its parameters have those that the If is given,
-    which knows none, so what reads them is told."""
+    """Set the shapes of a body's inputs at the operators that read them: the parameters themselves
+    have the dynamic shapes of the If's inputs."""
     shapes = _shapes_of(rows)
     for parameter in body.get_parameters():
         shape = shapes.get(parameter.output(0).any_name)

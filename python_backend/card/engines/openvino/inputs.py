@@ -1,4 +1,4 @@
-"""The tensors that a graph reads its inputs from; each stays while its shape does."""
+"""The input tensors of a graph; each tensor is reused while its shape stays the same."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _REAL_INPUTS = frozenset({"temperature", "noise"})
 
 
 class Inputs:
-    """Making and binding a tensor takes longer than writing into it.
+    """Reuses tensors, because making and binding a tensor takes longer than writing into it.
 
-    All shapes of an input share one block of memory, which grows: blocks of ever other sizes that
-    come and go would leave holes between them, and the process would grow for many minutes.
+    All shapes of an input share one block of memory, which grows. Separate blocks of changing sizes
+    would leave holes, and the process would grow for many minutes.
     """
 
     def __init__(self, request: ov.InferRequest) -> None:
@@ -26,8 +26,8 @@ class Inputs:
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def array(self, name: str, *shape: int) -> NDArray[Any]:
-        """The memory of an input, to be written; it holds what was last written in this shape, or
-        anything if the shape is another than before."""
+        """The memory of an input, for writing. It holds the values last written in this shape; they
+        are undefined if another shape was used since."""
         array = self._arrays.get(name)
         if array is None or array.shape != shape:
             kind = ov.Type.f32 if name in _REAL_INPUTS else ov.Type.i32

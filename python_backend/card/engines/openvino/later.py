@@ -1,8 +1,8 @@
-"""Decoders for fixed numbers of rows that are compiled while one for any rows serves already.
+"""Compiles decoders for fixed numbers of rows while a decoder for any rows already serves.
 
-To compile six takes four times as long as to compile one for any rows, whose passes take a fifth
-longer. So the one serves first. The six take its place if they compute the same bits. What their
-passes cost is measured once the engine is idle.
+Compiling six decoders takes four times as long as compiling one for any rows, but passes of that
+one take 20 % longer. So the decoder for any rows serves first. The six replace it if they compute
+the same bits. The costs of their passes are measured when the engine is idle.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from card.engines.row_costs import RowCosts
 log = logging.getLogger(__name__)
 
 _LEAST_URGENT = 19
-"""The system's number for a thread that leaves the processor to all others."""
+"""The system's nice value of the lowest priority."""
 _IDLE_S = 0.5
-"""Without a pass for so long the engine is idle."""
+"""The engine counts as idle after this time without a pass."""
 
 
 class Exchange:
     """Compiles in a thread that ends with the process.
 
-    threads_alone  that passes may have while no other model computes
-    then           called with the costs, once they are measured
-    known          the same from a load before; None: they are to be measured
+    threads_alone  threads of passes while no other model computes
+    then           called with the measured costs
+    known          costs from an earlier load; None: measure them
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class Exchange:
         self._threads_alone = threads_alone
         self._then = then
         self._known = known
-        run = partial(copy_context().run, self._run)  # the watcher of the load hears of this too
+        run = partial(copy_context().run, self._run)  # keeps the load's watcher
         self._thread = threading.Thread(target=run, name="decoders", daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
-        """Until all is done."""
+        """Wait until the exchange is complete."""
         self._thread.join()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError):  # where the system does not let it, it is only sooner
+        with contextlib.suppress(OSError):  # if the system refuses, the thread is only faster
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_URGENT)
         with phase("exchange decoders", self._engine.directory):
             self._exchange()
@@ -85,7 +85,7 @@ class Exchange:
             self._then(costs)
 
     def _measured(self, fixed: ConfigurableEngine) -> RowCosts:
-        """What passes cost, measured while the engine computes nothing."""
+        """The costs of passes, measured while the engine is idle."""
         while True:
             passes = self._passes_when_idle()
             costs = measure_row_costs(fixed)

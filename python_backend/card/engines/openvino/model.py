@@ -1,4 +1,4 @@
-"""A checkpoint made into decoders that compute."""
+"""Turns a checkpoint into compiled decoders."""
 
 from __future__ import annotations
 
@@ -46,13 +46,12 @@ _CODE_BITS = {"int8": 8, "int4": 4}
 
 @dataclass(frozen=True, slots=True)
 class DecoderModel:
-    """What engines of other sessions, around the same weights, have in common.
+    """The part that engines with the same weights and different sessions share.
 
-    directory     of the checkpoint, or its file
-    ranked        the only ids that the decoders compute logits of; None: all
-    pages         what the decoders refer to
-    compile_more  makes the decoders that are to take the place of one for any rows; None: no others
-                  are to come
+    directory     the checkpoint's directory, or its file
+    ranked        the only ids with computed logits; None: all ids
+    pages         memory of the KV cache, to which the decoders refer
+    compile_more  compiles the decoders that replace the one for any rows; None: there are none
     """
 
     directory: Path
@@ -68,21 +67,21 @@ class DecoderModel:
         return ANY_ROWS in self.decoders
 
     def decoders_for(self, options: EngineOptions) -> Decoders:
-        """That for any rows, and those for the options' rows."""
+        """The decoder for any rows, and those for the options' rows."""
         wanted = (ANY_ROWS, *options.graph_rows)
         return {rows: self.decoders[rows] for rows in wanted if rows in self.decoders}
 
     def fits(self, options: EngineOptions) -> bool:
-        """Whether it has decoders, and pages, for an engine of these options."""
+        """Whether the model has the decoders and pages of an engine of these options."""
         return pages_needed(options) <= self.pages.pages and bool(self.decoders_for(options))
 
     def with_fixed_rows(self, options: EngineOptions) -> DecoderModel:
-        """With decoders for the options' rows in the place of that for any."""
+        """The model with decoders for the options' rows in place of the one for any rows."""
         assert self.compile_more is not None
         return replace(self, decoders=self.compile_more(options), compile_more=None)
 
     def unload_raw(self) -> None:
-        """Drop weights that only compiling and first passes read."""
+        """Drop the weights that only compilation and first passes read."""
         for decoder in self.decoders.values():
             decoder.memory.unload()
 
@@ -90,8 +89,8 @@ class DecoderModel:
 def load_model(
     directory: Path, options: EngineOptions, *, any_rows: bool
 ) -> tuple[DecoderModel, EngineOptions]:
-    """A Hugging Face directory or a GGUF file, and the options as far as it and this machine allow
-    them. Raises `EngineError` saying what does not fit.
+    """Load a Hugging Face directory or a GGUF file; also returns the options, restricted to what
+    the model and this machine support. Raises `EngineError` naming what does not fit.
 
     any_rows  whether a target begins with one decoder for any rows
     """
@@ -143,7 +142,7 @@ def load_model(
 
 
 def _check_computed(directory: Path, options: EngineOptions) -> None:
-    """OpenVINO attends in bfloat16 where the processor has instructions for it alone."""
+    """Refuse bfloat16 on a processor without instructions for it, as OpenVINO's attention needs."""
     if options.dtype == "bfloat16" and not computes_in_bfloat16():
         role = "draft" if options.grows_trees else "target"
         raise EngineError(
@@ -153,7 +152,7 @@ def _check_computed(directory: Path, options: EngineOptions) -> None:
 
 
 def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
-    """How an engine of these options stores the matrices of a checkpoint.
+    """The storage of matrices in an engine of these options.
 
     matrices_are  as of `Checkpoint`
     """
@@ -169,7 +168,7 @@ def weight_format(options: EngineOptions, matrices_are: str) -> WeightFormat:
 
 
 def _tell_wide_groups(directory: Path, a: Architecture, group: int) -> None:
-    """Log which rows take another group than the settings ask for."""
+    """Log rows with another group size than the settings ask for."""
     widths = {a.hidden, a.heads * a.head_size, a.intermediate}
     if whole := sorted(width for width in widths if group_of(width, group) != group):
         log.warning(

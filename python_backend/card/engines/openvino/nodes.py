@@ -1,4 +1,4 @@
-"""Short names for what graphs are made of."""
+"""Short names for the parts of graphs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 Node = Any
-"""A node or an output of the graph; OpenVINO's operators take and give either."""
+"""A node or an output of the graph; OpenVINO's operators accept and return both."""
 
 
 def input_named(

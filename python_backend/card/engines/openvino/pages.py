@@ -20,7 +20,7 @@ from card.engines.options import EngineOptions
 from card.engines.sessions import kept_lanes, lane_places, most_pending
 
 PAGE = 32
-"""Places of a page; the operator of the graph knows no other size on a processor."""
+"""Places of a page; the only size that the graph's operator supports on a processor."""
 
 SPARE_SESSIONS = 2
 """Sessions of an examination while the engine serves."""
@@ -32,16 +32,16 @@ _ELEMENTS: dict[ov.Type, np.dtype[Any]] = {
     ov.Type.f16: np.dtype(np.float16),
     ov.Type.f32: np.dtype(np.float32),
 }
-"""What NumPy holds of the element types of a KV cache. It knows no bfloat16; nothing is computed on
-these bits here."""
+"""NumPy dtypes for the element types of a KV cache. NumPy lacks bfloat16; this module only copies
+its bits."""
 
 
 class PageMemory:
-    """Keys and values [layers, pages, kv_heads, PAGE, head_size], zero at first, which a compiled
-    graph refers to: engines with other lanes around the same graph divide the same pages.
+    """Keys and values [layers, pages, kv_heads, PAGE, head_size], zero at first. A compiled graph
+    refers to them; engines with different lanes around the same graph divide the pages.
 
-    The system gives memory for a page when it is first written. The graph keeps an address and not
-    this object: whoever computes with the one holds the other.
+    The system allocates a page when it is first written. The graph keeps only an address, so an
+    engine that uses the graph must hold this object too.
     """
 
     def __init__(self, architecture: Architecture, pages: int, kind: ov.Type) -> None:
@@ -65,9 +65,9 @@ class PageMemory:
     def of_layer(self, layer: int) -> tuple[Node, Node]:
         """Keys and values [pages, kv_heads, PAGE, head_size] of a layer, for its attention.
 
-        They are constants, although the attention writes into them: an input of the body of an If
-        would be copied in every pass. The plugin would widen those of float16 into memory of its
-        own, were it not told to keep them.
+        They are constants, although the attention writes into them, because an input of an If's
+        body would be copied in every pass. A mark keeps the plugin from converting float16 ones
+        into its own memory.
         """
         keys, values = (
             Constant(ov.Tensor(part[layer], list(part[layer].shape), self.kind), shared_memory=True)
@@ -89,10 +89,10 @@ class PageMemory:
 
 
 class PagedCache:
-    """Pages that lanes look up in a table. A copy of whole pages shares them, so a text takes no
-    more memory for being kept.
+    """The table of the lanes' pages. A copy of whole pages shares them, so keeping a text takes no
+    more memory.
 
-    first_page  of those that the sessions have
+    first_page  first page of the sessions
     """
 
     page = PAGE
@@ -100,7 +100,7 @@ class PagedCache:
     def __init__(self, memory: PageMemory, options: EngineOptions, first_page: int = 0) -> None:
         self._memory = memory
         self.table: NDArray[np.int32] = np.full(_table_shape(options), _NONE, np.int32)
-        """[lanes, pages of a lane], which page is there; lanes for kept texts come last."""
+        """[lanes, pages of a lane], numbers of pages; lanes for kept texts come last."""
         self._holders = [0] * memory.pages
         self._free = list(range(first_page, first_page + pages_of(options)))[::-1]
 
@@ -113,14 +113,14 @@ class PagedCache:
         return len(self._free)
 
     def copy(self, source: int, start: int, stop: int, lane: int, to: int) -> None:
-        """Let `lane` share places [start, stop) of lane `source`, which are whole pages. They are
-        places from `to` on there, where a page begins."""
+        """Let `lane` share places [start, stop) of lane `source` as its places from `to` on; all
+        three are multiples of a page."""
         for offset in range((stop - start) // PAGE):
             at = source, start // PAGE + offset
             self._put((lane, to // PAGE + offset), int(self.table[at]))
 
     def take(self) -> int:
-        """A page for a path of a tree, which a lane may have later."""
+        """Take a free page for a path of a tree; it may move to a lane later."""
         page = self._free.pop()
         self._holders[page] = 1
         return page
@@ -136,7 +136,7 @@ class PagedCache:
         self._memory.duplicate(sources, copies)
 
     def release(self, lane: int) -> None:
-        """The text of a lane has ended."""
+        """Free the pages of a lane when its text has ended."""
         for page in np.flatnonzero(self.table[lane] != _NONE).tolist():
             self._put((lane, page), _NONE)
 
@@ -157,23 +157,23 @@ def pages_of(options: EngineOptions) -> int:
 
 
 def pages_needed(options: EngineOptions) -> int:
-    """With those for an examination beside a target that serves."""
+    """All pages, with those for an examination beside a serving target."""
     if options.grows_trees:
         return pages_of(options)
     return pages_of(options) + pages_of(examining(options))
 
 
 def examining(options: EngineOptions) -> EngineOptions:
-    """Of the few sessions of an engine that is examined while one of these options serves."""
+    """Options of the small engine that is examined while one of `options` serves."""
     return replace(options, sessions=SPARE_SESSIONS, kept_tokens=0)
 
 
 def _table_shape(options: EngineOptions) -> tuple[int, int]:
-    """Lanes, one for each session and those for kept texts, and pages of a lane."""
+    """Number of lanes (one for each session, and those for kept texts) and pages of a lane."""
     return options.sessions + kept_lanes(options), lane_places(options) // PAGE
 
 
 def _tree_pages(options: EngineOptions) -> int:
-    """Of a session: every entry of a growing tree may need one. A path of a query's subtree needs
-    two beside those of its lane: a copy, and one that its rows begin."""
+    """Pages for a session's tree. Every entry of a growing tree may need one. A path of a query's
+    subtree needs two beside those of its lane: a copy, and a page that its rows begin."""
     return most_pending(options) if options.grows_trees else 2 * options.paths

@@ -1,4 +1,4 @@
-"""A decoder with the tensors it reads and writes."""
+"""Runs a decoder with its input and output tensors."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ _NO_RANKING = Ranking(1)
 
 
 _BUCKETS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 320)
-"""Rows of passes of a decoder that takes any: of each other shape it prepares anew."""
+"""Numbers of rows to which a decoder for any rows pads passes: it prepares again for each new
+shape."""
 
 
 class Runner:
-    """Computes passes. It prepares anew whenever a pass has another shape than the one before.
+    """Computes passes. It prepares again whenever a pass has another shape than the one before.
 
-    pages_of_lane  at most
-    ids            that it ranks, how many; None: it ranks none
-    only_ranks     it gives no logits
+    pages_of_lane  most pages of a lane
+    ids            number of ids that it ranks; None: it does not rank
+    only_ranks     it returns no logits
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Runner:
         only_ranks: bool,
     ) -> None:
         self._request = decoder.create_infer_request()
-        self._infer = partial(self._request.infer, share_outputs=True)  # else each is copied too
+        self._infer = partial(self._request.infer, share_outputs=True)  # spares copies
         self._rows = decoder.rows
         self._threads = decoder.threads
         self._index_of = cache(decoder.index_of)
@@ -59,10 +60,10 @@ class Runner:
         needed: int,
         exactly: bool,
     ) -> list[Logits]:
-        """Compute the pass that `batch` was laid out as.
+        """Compute a pass, the layout of `batch`.
 
         threads, exactly  as of `PassThreads.compute`
-        needed            rows that it is to have, at least
+        needed            least number of rows
         """
         rows = self._rows or next((most for most in _BUCKETS if most >= needed), needed)
         logit_rows = write_pass(this, rows, self._pages_of_lane, self._inputs)
@@ -72,8 +73,8 @@ class Runner:
         return self._logits(batch)
 
     def _logits(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
-        """Copies, for the next pass overwrites the outputs: of all sessions at once where these ask
-        for whole rows."""
+        """Copies of the outputs, because the next pass overwrites them; one copy for all sessions
+        if they ask for whole rows."""
         found: list[Logits] = []
         whole: NDArray[np.float32] | None = None
         for rows, part in wanted_rows(batch):
@@ -93,7 +94,7 @@ class Runner:
         return data
 
     def _write_ranking(self, batch: Sequence[SequenceTokens], logit_rows: int, ids: int) -> None:
-        """What is to be ranked; rows that ask for nothing are ranked as they are."""
+        """Write temperature and noise; rows without a ranking get neutral values."""
         asked = [rows.ranking or _NO_RANKING for rows in batch]
         array = self._inputs.array
         array("count")[...] = min(max(r.count for r in asked), most_ranked(ids))

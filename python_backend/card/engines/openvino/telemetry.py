@@ -1,9 +1,8 @@
-"""OpenVINO reports nothing to anybody.
+"""Turns OpenVINO's telemetry off.
 
-Left to itself every import of it is told to Google Analytics, by a process forked for that. In a
-model's process such a child holds all that its parent holds, the lock of models that load among it,
-and Triton's handler keeps it from being terminated: where the network swallows packets no other
-model would ever be loaded.
+By default every import of OpenVINO forks a process that reports to Google Analytics. In a model's
+process such a child inherits the lock of loading models, and Triton's signal handler keeps it from
+being terminated. Behind a network that drops packets no other model could then load.
 """
 
 from __future__ import annotations
@@ -14,5 +13,5 @@ _REPORTER = "openvino_telemetry"
 
 
 def refuse_telemetry() -> None:
-    """What is imported of OpenVINO from now on finds no package that reports."""
+    """Hide the telemetry package from later imports of OpenVINO."""
     sys.modules.setdefault(_REPORTER, None)  # type: ignore[arg-type]

@@ -1,12 +1,13 @@
-"""How many threads compute a pass, of those that its graph was compiled for.
+"""Limits the threads of a pass, within the number that its graph was compiled for.
 
 So one copy of the weights serves passes on one thread, beside the draft, and on every core. A graph
-hands out as many equal parts of its work as it was compiled for; oneTBB, which lets threads take
-them, is told how many may. The parts are the same whoever takes them, and so are the bits.
+divides its work into a fixed number of equal parts, set at compilation. oneTBB assigns the parts to
+threads, and this module limits their number. The parts do not depend on the threads, so the bits
+are the same.
 
-OpenVINO brings a oneTBB of its own whose threads, while only one may compute, keep the others'
-cores busy looking for work; that was repaired in 2022.0. So that of the package `tbb` is loaded
-first: what is loaded later and wants a oneTBB gets this one.
+While OpenVINO's own oneTBB may use only one thread, its idle threads keep other cores busy looking
+for work; version 2022.0 repaired that. So this module first loads the oneTBB of the package `tbb`,
+which libraries that are loaded later then use.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ _REPAIRED = 12140
 _MAX_ALLOWED_PARALLELISM = 0
 
 MOST_PASSES_WITH_FEW = 256
-"""A pass of a graph for two threads (8 layers, paged attention) leaves 16
-to 30 KiB of notes. What they took is for other notes once they are taken away, but never given
-back: a process holds the most that ever were there at once."""
+"""Most consecutive passes with few threads. A pass of a graph for two threads (8 layers, paged
+attention) leaves 16 to 30 KiB of notes. oneTBB reuses their memory once they are taken, but never
+frees it."""
 MOST_PASSES_WITH_ALL = 32
 _TOOK_PART = 0.05
-"""Share of a pass's time that another thread computes if it takes part; less if it only wakes up
-when the pass is over, because every core is busy."""
+"""Least share of a pass's time that another thread computes if it took part. On busy cores a thread
+may wake up only after the pass."""
 
 
 class _Control(ctypes.Structure):
-    """A `tbb::global_control`. The least value of those that exist counts."""
+    """A `tbb::global_control`. The smallest value of all existing ones is in effect."""
 
     _fields_ = (
         ("value", ctypes.c_size_t),
@@ -47,17 +48,17 @@ class _Control(ctypes.Structure):
 
 
 class ThreadLimit:
-    """How many threads of this process may compute, all graphs together."""
+    """Limits the computing threads of this process, for all graphs together."""
 
     def __init__(self, tbb: ctypes.CDLL) -> None:
-        # As the compiler names them: the class has no other way in but its header.
+        # Mangled names, because only the C++ header exposes the class.
         self._create = tbb["_ZN3tbb6detail2r16createERNS0_2d114global_controlE"]
         self._destroy = tbb["_ZN3tbb6detail2r17destroyERNS0_2d114global_controlE"]
         self._control: _Control | None = None
         self._changing = threading.Lock()
 
     def set(self, threads: int) -> None:
-        """From the next pass on so many, 0: as many as there are."""
+        """Set the number of threads from the next pass on; 0: no limit."""
         with self._changing:
             self._set(threads)
 
@@ -76,12 +77,13 @@ class ThreadLimit:
 class PassThreads:
     """Computes passes of one graph on few of the threads that it was compiled for, or on all.
 
-    oneTBB addresses parts of a pass to threads, with notes that only the addressee takes away. One
-    that may not compute takes none: left alone, a target beside a busy draft grows by some
-    megabytes a second. So after many passes with few threads some have all, until all took part.
+    oneTBB addresses parts of a pass to threads, with notes that only the addressed thread removes.
+    A thread that may not compute removes none, so a target beside a busy draft would grow by
+    megabytes a second. So after many passes with few threads, some passes use all threads, until
+    every thread took part.
 
-    limit   None: threads are as they are
-    most    threads that the graph was compiled for
+    limit   None: threads are not limited
+    most    number of threads that the graph was compiled for
     """
 
     def __init__(
@@ -91,15 +93,15 @@ class PassThreads:
         clock: Callable[[], float] = time.perf_counter,
         others_s: Callable[[], float] = lambda: time.process_time() - time.thread_time(),
     ) -> None:
-        """`others_s` is what this process's other threads have computed."""
+        """`others_s` returns the processor time of this process's other threads, in seconds."""
         self._clock, self._others_s = clock, others_s
         self._limit = limit
         self.most = most
         self._passes_since_all = 0
 
     def compute(self, threads: int, infer: Callable[[], object], *, exactly: bool) -> None:
-        """Call `infer` with so many threads (0: all) or, unless `exactly` is wanted, with all if it
-        is time for that."""
+        """Call `infer` with `threads` threads (0: all). Unless `exactly` is set, some calls use all
+        threads."""
         if self._limit is None:
             infer()
             return

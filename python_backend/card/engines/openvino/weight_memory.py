@@ -23,7 +23,7 @@ _ALIGNMENT = 64
 
 
 class WeightMemory:
-    """Graphs keep addresses into it and not this object: whoever computes with one holds the other.
+    """Graphs keep addresses into this memory, so an engine with such a graph must hold this object.
     Where no file can be had, it is memory like other.
 
     directory  of the file; a service's own temporary files lie in memory
@@ -47,7 +47,7 @@ class WeightMemory:
         return Constant(ov.Tensor(taken, list(shape), kind), shared_memory=True)
 
     def unload(self) -> None:
-        """Let memory go until somebody reads it."""
+        """Release memory until its next read."""
         for part in self._in_file:
             part.madvise(mmap.MADV_DONTNEED)
 

@@ -33,7 +33,7 @@ class WeightFormat(Protocol):
     memory: WeightMemory
 
     def constant(self, matrix: Matrix) -> Node:
-        """[outputs, inputs] of a matrix whose rows are looked up too."""
+        """[outputs, inputs] of a matrix with rows that are looked up too."""
 
     def product(self, inputs: Node, matrix: Matrix) -> Node:
         """[rows, outputs] of inputs [rows, inputs]."""
@@ -96,7 +96,7 @@ _CODES = {4: ov.Type.u4, 8: ov.Type.u8}
 class GroupedWeights:
     """Codes of four or eight bits, with a scale and a zero point for each group of inputs.
 
-    The plugin's fast products want zero points that are whole numbers. A group whose minimum is no
+    The plugin's fast products need whole zero points. A group with a minimum that is no
     multiple of its scale (Q4_1) is cut in two: codes about the nearest whole zero point, and the
     remainder that all its weights share. The remainder is multiplied by the sum of the group's
     inputs. So no weight is rounded; the plugin rounds the inputs of products by codes (`compiled`).
