@@ -132,7 +132,7 @@ def interval(quotients: Sequence[float]) -> tuple[float, float]:
 
 
 def ratios(completions: Sequence[Completion], questions: Sequence[Question]) -> list[Ratio]:
-    """The answers to all questions whose systems took part."""
+    """The answers to all questions about systems that took part."""
     found: list[Ratio] = []
     for temperature in dict.fromkeys(c.task.temperature for c in completions):
         same = [c for c in completions if c.task.temperature == temperature]

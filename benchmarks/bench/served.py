@@ -41,7 +41,7 @@ def request_of(task: Task, decoding: str) -> GenerateRequest:
 
 
 async def streamed(deltas: AsyncGenerator[Delta, None]) -> Measurement:
-    """What a client sees of a stream whose request is sent when its first delta is asked for."""
+    """The measurement of a client's stream, which sends its request with the first `anext`."""
     pieces: list[str] = []
     generated, first_token_s, seconds = 0, 0.0, 0.0
     started = time.perf_counter()

@@ -31,7 +31,7 @@ from card_client.wire import Delta, GenerateRequest
 
 INTERRUPTED = 130
 TELLS_NOTHING = ("UNIMPLEMENTED", "PERMISSION_DENIED", "NOT_FOUND")
-"""Codes of servers that tell nobody how their models are configured."""
+"""Codes of servers that do not reveal the configuration of their models."""
 FIGURES = ("return_num_output_tokens", "return_perf_metrics")
 CHAT_HELP = (
     "Each line continues the conversation; end a line with \\ to go on in the next. "

@@ -283,7 +283,7 @@ class CardClient:
             taken_s = time.monotonic() - began_s
             raise call_error(error, self.address, timeout_s, taken_s) from error
         except (asyncio.CancelledError, grpc.aio.UsageError) as error:
-            # gRPC says so too of a call whose channel was closed, and nobody cancelled the caller.
+            # gRPC also raises these for a closed channel, without a cancelled caller.
             if self._closed and not _caller_is_cancelled():
                 raise CardError("CANCELLED", "this client was closed meanwhile") from error
             raise
@@ -328,7 +328,7 @@ def _check_readable(what: str, path: Path) -> None:
 
 
 def _caller_is_cancelled() -> bool:
-    """Whether somebody cancelled the running task; False where Python (3.10) cannot tell."""
+    """Whether the running task was cancelled; False on Python 3.10, which does not tell."""
     task = asyncio.current_task()
     return task is not None and hasattr(task, "cancelling") and task.cancelling() > 0
 

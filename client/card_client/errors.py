@@ -40,7 +40,7 @@ NO_STATUS = "Internal error from Core"
 """What gRPC for Python says of a call that ended, at its deadline or by the server, while the
 request was sent: it reads no status then (https://github.com/grpc/grpc/issues/2685)."""
 _ABOUT_OVER = 0.9
-"""Of its time that a call whose deadline ended it has taken, by our clock."""
+"""A call that ended after this share of its deadline, by our clock, counts as timed out."""
 
 
 class CardError(Exception):

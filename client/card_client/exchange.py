@@ -68,7 +68,7 @@ def _leave(call: Call, first: asyncio.Future[Answer | None], first_s: float) -> 
 
     def cancel_soon(first: asyncio.Future[Answer | None]) -> None:
         if not first.cancelled():
-            first.exception()  # nobody else asks how it went
+            first.exception()  # retrieved, so that asyncio does not log it
         loop.call_later(_BEHIND_FIRST_S, call.cancel)
 
     first.add_done_callback(cancel_soon)

@@ -63,7 +63,7 @@ class RequireHost:
 
 
 class LimitRequests:
-    """Answers 503 to a request whose body has arrived while `most` of them are open.
+    """Answers 503 to a request with a complete body while `most` such requests are open.
 
     Requests without a body, such as probes, are not counted.
     """

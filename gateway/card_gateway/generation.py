@@ -37,7 +37,7 @@ class Piece:
     drafts         target passes that verified candidates; this and what follows is known behind the
                    text's end
     accepted_at    candidates accepted by their place behind the text
-    cached_tokens  of the prompt, whose KV was kept
+    cached_tokens  prompt tokens with reused KV
     """
 
     text: str = ""

@@ -38,7 +38,7 @@ class Scores:
     alternatives: int
 
     def of_text(self, piece: Piece) -> list[Told]:
-        """The tokens of a piece, whose texts are cut from its own."""
+        """The tokens of a piece, each with its part of the piece's text."""
         texts = self.texts.cut(piece.text, len(piece.tokens))
         return [
             Told(text, token.log_prob, self._rivals(token))

@@ -60,7 +60,7 @@ async def side_by_side(texts: Sequence[Pieces], at_once: int, per_prompt: int = 
 
 
 def best(texts: Sequence[Piece], candidates: int, answers: int) -> list[Piece]:
-    """Of each prompt's `candidates` texts the `answers` whose tokens are likeliest on average."""
+    """The `answers` best of each prompt's `candidates` texts, by mean log-probability."""
     chosen = []
     for prompt in range(len(texts) // candidates):
         group = texts[prompt * candidates : (prompt + 1) * candidates]

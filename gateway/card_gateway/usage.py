@@ -28,7 +28,7 @@ class Usage:
 
     @property
     def cached_tokens(self) -> int:
-        """Those of them whose KV the server had kept."""
+        """Prompt tokens with KV that the server had kept."""
         return sum(last.cached_tokens for last in self._by_prompt.values())
 
     @property

@@ -34,8 +34,8 @@ class Guard:
     calls          at a time, and as many more that their clients have just left
     greeting_s     within which a client must have spoken TLS, if so, and HTTP/2: then its
                    connection is closed, as it takes a descriptor that another may want
-    without_call_s after which a connection without a call is closed, as those are whose client
-                   vanished. Not sooner: gRPC for Python writes a line about it at the client
+    without_call_s seconds until a connection without a call is closed, because its client may have
+                   vanished. A short time makes gRPC for Python log a line at the client
     beats          file descriptor to write `BEAT` to while calls are taken; None: to none
     """
 

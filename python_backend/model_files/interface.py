@@ -1,4 +1,4 @@
-"""What every kind of model says about itself, and what reading its files may raise."""
+"""The interface of models' files, and their errors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class ModelFilesError(ValueError):
 
 @dataclass(frozen=True)
 class TokenTable:
-    """Which token of a vocabulary stands behind which id.
+    """The tokens of a vocabulary and their ids.
 
-    ids    of the tokens, as the vocabulary spells them
-    added  tokens that stand beside the words and their parts: special ones, reserved ones, padding
+    ids    id of each token, in the vocabulary's spelling
+    added  tokens beside words and their parts: special ones, reserved ones, padding
     """
 
     ids: Mapping[str, int]
@@ -49,10 +49,10 @@ class ModelFiles(Protocol):
         """The model's shape, under the names of Hugging Face's ``config.json``."""
 
     def generation_config(self) -> dict[str, Any]:
-        """How texts are generated, as in ``generation_config.json``; empty if nothing says so."""
+        """The defaults of generation, as in ``generation_config.json``; empty if there are none."""
 
     def tokenizer_config(self) -> dict[str, Any]:
-        """What ``tokenizer_config.json`` holds; empty if there is none."""
+        """The content of ``tokenizer_config.json``; empty if there is none."""
 
     def tokenizer(self) -> Tokenizer:
         """Text to ids and back; a prompt gets the bos token where the model wants one."""
@@ -61,13 +61,13 @@ class ModelFiles(Protocol):
         """Text of the token that `tokenizer` puts before every prompt; "" if there is none."""
 
     def token_table(self) -> TokenTable:
-        """Which token stands behind which id."""
+        """The tokens and their ids."""
 
     def chat_template(self) -> str | None:
-        """Jinja source that turns messages into a prompt; None: the model brings none."""
+        """Jinja source that turns messages into a prompt; None: the model has none."""
 
     def warnings(self) -> list[str]:
-        """What an operator should know about files that are served all the same."""
+        """Warnings for the operator about files that can still be served."""
 
 
 SPECIAL_TOKENS = (
@@ -89,15 +89,14 @@ def _text(token: Any) -> str:
 
 
 def sliding_window(config: Mapping[str, Any]) -> Any:
-    """The window of a model whose attention slides, as its configuration has it; None: it does
-    not slide."""
+    """The attention window in the configuration; None: the model has no sliding attention."""
     slides = config.get("use_sliding_window", config.get("model_type") == "mistral")
     return config.get("sliding_window") if slides else None
 
 
 def most_positions(config: Mapping[str, Any]) -> int | None:
-    """The most that one session may have: within its window sliding attention is full attention,
-    and beyond it no engine goes. None: the configuration names no such number."""
+    """Most positions of one session. Within its window sliding attention equals full attention, and
+    no engine supports more. None: the configuration names no number."""
     named = (config.get("max_position_embeddings"), sliding_window(config))
     numbers = [number for number in named if type(number) is int and number > 0]
     return min(numbers, default=None)

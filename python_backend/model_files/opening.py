@@ -22,7 +22,7 @@ def model_at(path: Path) -> Path:
         if path.is_dir() and not (path / "config.json").exists():
             files = sorted(path.glob("*.gguf"))
             return files[0] if len(files) == 1 else path
-    except OSError:  # whoever reads it says why it cannot be read
+    except OSError:  # reading it will raise the error
         pass
     return path
 

@@ -85,7 +85,7 @@ class Model:
             context = architecture.context
             size = open_checkpoint(path, architecture).values * _SIXTEEN_BITS
         except EngineError as error:
-            # Of a directory whose family is foreign another engine may know more.
+            # Another engine may support the family of this directory.
             if architecture is None and path.is_dir() and not isinstance(error, QuantisedError):
                 obstacle = str(error).removeprefix(f"{files.config_file}: ")
             else:

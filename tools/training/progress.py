@@ -1,4 +1,4 @@
-"""How far a stage has come, for whoever watches."""
+"""Reports the progress of a training stage."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ Show = Callable[[float | None, str], None]
 
 
 def silent(share: float | None, remark: str) -> None:
-    """Nobody watches."""
+    """Report nothing."""

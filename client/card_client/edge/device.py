@@ -77,7 +77,7 @@ class Device:
         """Yields the whole chain when it has grown, until the text ends. Nothing comes before the
         first commit, for the server knows of no session until then.
 
-        Whoever takes them slowly gets fewer, longer ones: nothing is queued.
+        A slow consumer gets fewer, longer drafts, because nothing is queued.
         """
         while not self._closed:
             await self._grown.wait()

@@ -80,10 +80,10 @@ ToolChoice = Mode | NamedTool | AllowedChoice
 
 @dataclass(frozen=True)
 class ToolUse:
-    """What the model is told of tools, and what it must do with them.
+    """The tools of a request, and whether the model must call them.
 
-    tools     what it is told of; none: its answer is text, whatever it looks like
-    callable  which of them the grammar allows, where a call is required
+    tools     tools that the prompt lists; none: the answer always counts as text
+    callable  tools that the grammar allows, if a call is required
     required  the answer consists of calls
     parallel  the answer may hold several calls
     """

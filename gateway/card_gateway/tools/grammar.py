@@ -36,7 +36,7 @@ def calls_or_json_grammar(use: ToolUse, schema: str) -> str:
 
 
 def function_at(grammar: str, use: ToolUse, line: int) -> Function | None:
-    """Whose arguments stand in that line, from 1, of a grammar of these tools."""
+    """The function with its arguments in line `line` (from 1) of a grammar of these tools."""
     lines = grammar.splitlines()
     found = _RULE.match(lines[line - 1]) if 0 < line <= len(lines) else None
     return None if found is None else use.callable[int(found[1])].function

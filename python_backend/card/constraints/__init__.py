@@ -1,13 +1,13 @@
-"""Structured output: which tokens may come next if the text is to be what its guide describes.
+"""Structured output: computes the tokens that may come next in a text with a guide.
 
-`guide`             what a request asks for, and what may be wrong with it
-`grammar`           a guide as the grammar that llguidance compiles
-`compiled`          a compiled guide, and the place that a text has reached in it
+`guide`             the guide of a request, and its errors
+`grammar`           turns a guide into the grammar that llguidance compiles
+`compiled`          a compiled guide, and the state of a text in it
 `compiler`          compiles guides beside a loop, and keeps the latest
-`threads`           where guides compute, so that no loop waits for them
-`constraint`        what holds a text of the target to its guide
-`draft_constraint`  what the draft knows of a guide
-`check`             tries guides in a process of its own
+`threads`           the threads in which guides compute, so that no loop waits for them
+`constraint`        enforces a guide on a text of the target
+`draft_constraint`  masks the draft's candidates with a guide
+`check`             compiles guides in a separate process, to test them
 """
 
 from card.constraints.guide import GUIDE_TYPES, Budget, Guide, GuideError

@@ -1,10 +1,10 @@
-"""Tries guides in a process of its own, for a guide may take endless time or memory.
+"""Tests guides in a separate process, because a guide may take unlimited time or memory.
 
     python -m card.constraints.check MODEL SECONDS
 
 Every line of standard input is a guide, `{"kind": ..., "text": ...}`. The answer to each is a line,
-`{"problem": ...}`: what is wrong with it, or null. The first line answers for the model. A guide
-that takes more than so many seconds of processor time ends the process by SIGPROF.
+`{"problem": ...}`: what is wrong with the guide, or null. The first line answers for the model. A
+guide that takes more than SECONDS of processor time ends the process by SIGPROF.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from card.constraints.compiled import GuidedTokens
 from card.constraints.guide import Guide, GuideError
 
 _STACK_BYTES = 1 << 20
-"""Of the thread that compiles: less than threads of engines have, which compile what passed here.
-Grammars nested deep enough overflow it, and that ends the process."""
+"""Stack of the compiling thread: smaller than the stacks of engines' threads, which compile only
+guides that passed here. A grammar that is nested too deeply overflows it and ends the process."""
 _MEMORY_BYTES = 4 << 30
-"""Addresses that the process may use."""
+"""Most address space of the process."""
 _NICE = 5
-"""Streams that run come before guides that are new."""
+"""Nice value of the process: running streams come before new guides."""
 
 
 def _answer(model: Path, limit_s: float, lines: SimpleQueue[str]) -> None:
@@ -65,7 +65,7 @@ def _say(problem: str | None) -> None:
 
 
 def main(model: Path, limit_s: float) -> None:
-    """Answer until standard input ends, whatever is being compiled then."""
+    """Answer guides until standard input ends, even during a compilation."""
     os.nice(_NICE)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

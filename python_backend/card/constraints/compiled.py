@@ -23,7 +23,7 @@ _LIMITS = LLParserLimits(
     max_grammar_size=200_000,
     max_lexer_states=100_000,  # of one or two kilobytes
 )
-"""What one guide may take. All of it is counted: the same text uses up the same on any machine."""
+"""Limits of one guide. They count work, so the same text reaches them on every machine."""
 
 _EXHAUSTED = {
     "Too many items": Budget.ITEMS,
@@ -32,26 +32,26 @@ _EXHAUSTED = {
     "fuel exhausted": Budget.FUEL,
     "too many expressions": Budget.FUEL,
 }
-"""What llguidance says when a limit is reached."""
+"""Budgets by llguidance's message for an exhausted limit."""
 
 _MOST_FORCED = 64
-"""Forced tokens that are of use: a pass has no more rows."""
+"""Most useful forced tokens: a pass has no more rows."""
 _LONG_RUN = 1024
-"""Forced bytes from which on only the next `_TOKENIZED` of them are tokenized at each step."""
+"""A longer run of forced bytes is tokenized `_TOKENIZED` bytes at a time."""
 _TOKENIZED = 512
 
 _REHEARSED = 4
-"""Tokens that a guide is tried with, for some fail behind their first token only."""
+"""Tokens of a guide's test, because some guides fail only behind their first token."""
 
 _SILENT = 0
 
 
 class GuidedTokens:
-    """The tokens of a model as guides see them.
+    """The tokens of a model, for guides.
 
-    vocabulary  ids that the model has logits for
+    vocabulary  number of ids with logits
     end_ids     ids that end a text, also as a set: `ends`
-    tokenizer   what llguidance knows of them
+    tokenizer   llguidance's tokenizer
     """
 
     def __init__(self, tokens: LLTokenizer, vocabulary: int, ends: tuple[int, ...]) -> None:
@@ -77,10 +77,10 @@ class GuidedTokens:
 
     @classmethod
     def load(cls, path: Path) -> GuidedTokens:
-        """Read those of a Hugging Face directory or a GGUF file; takes a fifth of a second for
-        50,000 of them, in which no other thread runs.
+        """Read the tokens of a Hugging Face directory or a GGUF file. For 50,000 tokens this blocks
+        all threads for 0.2 s.
 
-        Raises `GuideError` if its texts cannot be guided.
+        Raises `GuideError` if the model's texts cannot be guided.
         """
         try:
             files = model_files_of(path)
@@ -91,7 +91,7 @@ class GuidedTokens:
             raise GuideError(str(error)) from error
         if not ends:
             raise GuideError(f"{path} names no token that ends a text, so no text can be guided")
-        # A tokenizer may know more ids than the model has logits for.
+        # A tokenizer may have ids without logits.
         size = max(vocabulary, tokenizer.get_vocab_size())
         try:
             tokens = LLTokenizer(tokenizer.to_str(), n_vocab=size, eos_token=ends[0])
@@ -100,7 +100,8 @@ class GuidedTokens:
         return cls(tokens, vocabulary, ends)
 
     def compile(self, guide: Guide) -> CompiledGuide:
-        """Other threads run meanwhile. Raises `GuideError` saying what is wrong, and where."""
+        """Compile a guide; other threads run meanwhile. Raises `GuideError` saying what is wrong,
+        and where."""
         matcher = LLMatcher(self.tokenizer, grammar_of(guide), limits=_LIMITS, log_level=_SILENT)
         if matcher.is_error():
             raise explained(guide, matcher.get_error())
@@ -108,7 +109,7 @@ class GuidedTokens:
 
 
 class CompiledGuide:
-    """What all texts of one guide share.
+    """A compiled guide, which all texts of the guide share.
 
     is_slow  a step of some text took long
     """
@@ -123,7 +124,7 @@ class CompiledGuide:
         return GuidedText(self._matcher.deep_copy(), self._tokens)
 
     def rehearse(self) -> None:
-        """Write the first few tokens of some text. Raises `GuideError` if none can be written."""
+        """Test the guide with the first tokens of a text. Raises `GuideError` if there is none."""
         text = self.begin()
         for _ in range(_REHEARSED):
             allowed = text.allowed()
@@ -135,7 +136,7 @@ class CompiledGuide:
 
 
 class GuidedText:
-    """The place that one text has reached in its guide. Not for two threads at once.
+    """The state of one text in its guide. Not thread-safe.
 
     is_known  `allowed` was asked at this place
     step_s    processor time that the last `allowed` took
@@ -157,10 +158,10 @@ class GuidedText:
         self.is_known = False
 
     def allowed(self) -> NDArray[np.bool_]:
-        """Which ids may come next, [vocabulary]; ids that end a text where it may end. Other
+        """Ids that may come next, [vocabulary] bool, with end ids where the text may end. Other
         threads run meanwhile.
 
-        Raises `GuideError` if none may, or if finding out takes too much.
+        Raises `GuideError` if no id may come next, or if the computation exceeds a limit.
         """
         started = time.thread_time()
         mask = self._mask_of_long_run()
@@ -177,9 +178,9 @@ class GuidedText:
         return mask
 
     def allowed_behind(self, path: list[int]) -> NDArray[np.bool_]:
-        """Which ids may come behind these, [vocabulary]; none if these may not come themselves.
+        """Ids that may follow `path`, [vocabulary] bool; none if the guide does not allow `path`.
 
-        Raises `GuideError` if finding out takes too much.
+        Raises `GuideError` if the computation exceeds a limit.
         """
         if not path:
             return self.allowed()
@@ -194,9 +195,8 @@ class GuidedText:
         return allowed
 
     def forced_behind(self, path: list[int]) -> list[int]:
-        """What the text must go on with behind these, which it may have: the tokens that the
-        tokenizer writes it with, as many as are of use. A model may choose to write it with
-        others."""
+        """The forced text behind `path`, an allowed path: its tokens by the tokenizer, at most
+        `_MOST_FORCED`. The model may choose other tokens of the same text."""
         if not self._tokens.ends.isdisjoint(path) or self._matcher.is_stopped():
             return []
         if path:
@@ -210,17 +210,17 @@ class GuidedText:
         return forced[:_MOST_FORCED]
 
     def _consume(self, token: int) -> bool:
-        """Whether the token is allowed. Behind a slow step this is slow too: then llguidance does
-        it beside a matcher that has ended, since it lets other threads run only if it has several
-        to do."""
+        """Append a token; returns whether it is allowed. Behind a slow step this is slow too. Then
+        llguidance also gets a matcher that has ended, because it lets other threads run only while
+        it works on several matchers."""
         if self.step_s <= SLOW_S:
             return bool(self._matcher.consume_token(token))
         pairs = [(self._matcher, token), self._tokens.ended()]
         return bool(self._tokens.executor.consume_token_par(pairs)[0])
 
     def _mask_of_long_run(self) -> NDArray[np.bool_] | None:
-        """Only the next forced token, as in any forced run, without tokenizing all of a long one.
-        None: the text is in no long run."""
+        """A mask of the next forced token alone, without tokenizing a whole long run. None: the
+        text is not in a long run."""
         if not self._in_long_run:
             return None
         forced = self._tokenized(self._forced_bytes(), self._last)
@@ -231,7 +231,7 @@ class GuidedText:
         return mask
 
     def _forced_bytes(self) -> bytes:
-        """What the text must go on with, once `allowed` was asked; before, this may take long."""
+        """The forced bytes of the text; fast only after a call of `allowed`."""
         if not self._tokens.tokenizer.is_canonical or self._matcher.is_stopped():
             return b""
         return bytes(self._matcher.compute_ff_bytes())

@@ -1,4 +1,4 @@
-"""Compiles guides beside a loop that must not wait, and keeps the latest of them."""
+"""Compiles guides beside a loop that must not wait, and keeps the latest ones."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from card.constraints.draft_constraint import DraftConstraint
 from card.constraints.guide import Guide
 from card.constraints.threads import SLOW_S, GuideThreads, RestingThread
 
-if TYPE_CHECKING:  # most services never meet a guide, and what compiles them takes memory
+if TYPE_CHECKING:  # most services never use guides, and llguidance takes memory
     from card.constraints.compiled import CompiledGuide, GuidedTokens
 
 _KEPT = 32
-"""Compiled guides: a few hundred kilobytes each, seldom tens of megabytes."""
+"""Most kept guides: a few hundred kilobytes each, seldom tens of megabytes."""
 _REST_OF_COMPILER = 1.0
 
 
 class GuideCompiler:
-    """Of one model, in one process; used from one thread.
+    """The guides of one model in one process. One thread uses it.
 
     load_tokens  called for the first guide; raises `GuideError` if no text can be guided
-    patience_s   how long the loop may wait for one step of one guide
+    patience_s   longest wait of the loop for one step of one guide
     """
 
     def __init__(self, load_tokens: Callable[[], GuidedTokens], patience_s: float = SLOW_S) -> None:
@@ -36,11 +36,11 @@ class GuideCompiler:
         self._compiled: OrderedDict[Guide, Future[CompiledGuide]] = OrderedDict()
 
     def constraint(self, guide: Guide) -> Constraint:
-        """What holds a text to the guide, as soon as that is compiled."""
+        """The constraint of a text; it works as soon as the guide is compiled."""
         return Constraint(self._compiled_guide(guide), self._threads, self._patience_s)
 
     def draft_constraint(self, guide: Guide) -> DraftConstraint:
-        """What keeps candidates of a text to the guide, as soon as that is compiled."""
+        """The constraint of a text's candidates; it works as soon as the guide is compiled."""
         return DraftConstraint(self._compiled_guide(guide), self._threads, self._patience_s)
 
     def _compiled_guide(self, guide: Guide) -> Future[CompiledGuide]:
@@ -54,7 +54,7 @@ class GuideCompiler:
         return compiled
 
     def _compile(self, guide: Guide) -> CompiledGuide:
-        """And see how long a first step takes. Raises `GuideError`."""
+        """Compile a guide and time its first step. Raises `GuideError`."""
         compiled = self._tokens().compile(guide)
         text = compiled.begin()
         text.allowed()

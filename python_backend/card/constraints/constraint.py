@@ -1,4 +1,4 @@
-"""What holds a text of the target to its guide, a step ahead of the loop."""
+"""Enforces a guide on a text of the target, and computes masks a step ahead of the loop."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _QUICK_AGAIN = 16
 
 
 class _Step(NamedTuple):
-    """What a guide says of one place of a text.
+    """The mask of one place of a text.
 
-    allowed  ids that may come next, [vocabulary]
-    forced   what the text goes on with if it is tokenized as the tokenizer does
+    allowed  ids that may come next, [vocabulary] bool
+    forced   tokens of the forced text there, by the tokenizer
     """
 
     allowed: NDArray[np.bool_]
@@ -32,10 +32,10 @@ class _Step(NamedTuple):
 
 
 class Constraint:
-    """Holds one text to its guide. Used from one thread, and computes in others.
+    """Enforces the guide of one text. One thread uses it; other threads compute masks.
 
-    Every place of the text that is committed costs one mask, in order, and no other place costs
-    any. So the work that a text takes depends on the text alone, not on candidates.
+    Every committed place of the text takes one mask, in order, and no other place takes any. So the
+    work of a text does not depend on candidates.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Constraint:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is known what may come next, or that nothing may. Where that is likely to be
-        known within a moment, this waits for it, once a step."""
+        """Whether the next mask is computed, or failed. If the mask is likely to be ready soon,
+        this waits for it, once a step."""
         if not self._compiled.done():
             return False
         step = self._current_step()
@@ -65,39 +65,38 @@ class Constraint:
 
     @property
     def is_slow(self) -> bool:
-        """Whether steps of this text take long: candidates would be of no use."""
+        """Whether steps of this text take long, so that candidates are useless."""
         return self._slow_steps > 0
 
     def advance(self, tokens: list[int]) -> None:
-        """The text grew. What may come behind is computed from now on."""
+        """Append tokens to the text and start to compute the next mask."""
         self._unread += tokens
         if self._step is not None:
             self._current_step()
 
     def allowed(self) -> NDArray[np.bool_] | None:
-        """Which ids may come next, [vocabulary]: at least one. None: it is not known yet.
+        """Ids that may come next, [vocabulary] bool, at least one. None: not computed yet.
 
-        Raises `GuideError` if the guide cannot be compiled, allows nothing here, or has used up
-        what it may take.
+        Raises `GuideError` if the guide cannot be compiled, allows no id here, or exceeds a limit.
         """
         return self._current_step().result().allowed if self.is_ready else None
 
     def forced(self) -> list[int]:
-        """What the text must go on with, if it is tokenized as the tokenizer does. A model may
-        choose other tokens. Empty too where that is not known."""
+        """Tokens of the forced text, by the tokenizer; empty while they are not computed. The model
+        may choose other tokens of the same text."""
         if not self.is_ready:
             return []
-        with suppress(GuideError):  # which verification will meet
+        with suppress(GuideError):  # verification will raise it again
             return self._current_step().result().forced
         return []
 
     def close(self) -> None:
-        """The text has ended: what is not computed yet is no longer needed."""
+        """Cancel pending computations, because the text has ended."""
         if self._step is not None:
             self._step.cancel()
 
     def _current_step(self) -> Future[_Step]:
-        """The step behind all that the text has, or the one that must end before it can begin."""
+        """The step behind the whole text, or the pending step that must end before it."""
         if self._step is None or (self._unread and self._step.done()):
             if self._step is None and self._compiled.exception() is None:
                 self._slow_steps = _QUICK_AGAIN if self._compiled.result().is_slow else 0

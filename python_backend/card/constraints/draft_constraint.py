@@ -1,4 +1,4 @@
-"""What the draft knows of a guide: what it allows below the nodes of a tree."""
+"""Masks the draft's candidates with a guide, below the nodes of a tree."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Masks = list[NDArray[np.bool_]]
 
 
 class DraftConstraint:
-    """Keeps the candidates of one text to its guide while that takes no time. A slow guide is given
-    up: the target holds the text to it by itself. Used from one thread, and computes in others."""
+    """Masks the candidates of one text with its guide while that is fast. It gives a slow guide up,
+    because the target enforces the guide anyway. One thread uses it; other threads compute."""
 
     def __init__(
         self, compiled: Future[CompiledGuide], threads: GuideThreads, patience_s: float
@@ -39,8 +39,8 @@ class DraftConstraint:
             self._unread += tokens
 
     def masks_behind(self, paths: Sequence[list[int]]) -> Masks | None:
-        """Which ids may come behind each of these, [vocabulary]; none behind a path that the guide
-        does not allow. None: the guide is not compiled yet, or is given up."""
+        """Ids that may follow each of these paths, [vocabulary] bool; none behind a path that the
+        guide does not allow. None: the guide is not compiled yet, or is given up."""
         if self._given_up or not self._compiled.done():
             return None
         tokens, self._unread = self._unread, []

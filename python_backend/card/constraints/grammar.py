@@ -1,4 +1,4 @@
-"""From a guide to a grammar that llguidance compiles, or to what is wrong with it, and where."""
+"""Turns a guide into a grammar for llguidance, and llguidance's errors into places in the guide."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _JSON_OPTIONS = {
 _FORMATS = frozenset(
     ("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 )
-"""That are held to. JSON Schema has any other say something about a text, not limit it."""
+"""Formats that are enforced. By JSON Schema other formats only annotate a text."""
 
 _NOT_SCHEMAS = frozenset(("const", "enum", "default", "examples", "x-guidance"))
-"""Keywords whose values are JSON of the client's, however much they look like schemas."""
+"""Keywords with values that are plain JSON, and never schemas."""
 
 _MANY = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas")
 _LISTS = ("prefixItems", "items", "anyOf", "oneOf", "allOf")
@@ -43,13 +43,13 @@ _SCHEMA_IN_LARK = re.compile(
 """What follows `schema` is one; texts, regular expressions and comments are passed over."""
 
 _MOST_TRIED = 400
-"""Parts of a wrong schema that are looked at to find the one that is wrong."""
+"""Most parts of a wrong schema to test in search of the error."""
 
 _LONGEST_MESSAGE = 300
 
 
 def grammar_of(guide: Guide) -> str:
-    """As llguidance wants it. Raises `GuideError` for what shows before anything is compiled."""
+    """The grammar of a guide. Raises `GuideError` for errors found before compiling."""
     if guide.kind == "json":
         return _json_grammar({"type": ["object", "array"]})
     if guide.kind == "json_schema":
@@ -165,9 +165,9 @@ def _without_annotations(schema: Any) -> Any:
 
 
 def _with_objects_closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema, whose objects have the properties that they name and no others, unless they say
-    something of others. What several schemas say together stays open, and all where such a one may
-    refer to another: each part must bear what others name."""
+    """The schema with closed objects: they have only the properties that they name, unless they
+    mention others. Composed schemas stay open, and so do all schemas that these may refer to,
+    because each part must allow the properties of the other parts."""
     parts = list(_objects(schema))
     if any(map(_is_composed, parts)) and any("$ref" in part for part in parts):
         return schema
@@ -185,7 +185,7 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _is_composed(schema: dict[str, Any]) -> bool:
-    """Whether several schemas say together what an object is."""
+    """Whether several schemas together describe an object."""
     every = schema.get("allOf", [])
     several = not isinstance(every, list) or len(every) > 1
     beside = _COMPOSES_BESIDE_PROPERTIES if "properties" in schema else ()
@@ -215,7 +215,7 @@ def _closed(schema: Any) -> Any:
 
 
 def _culprit(schema: dict[str, Any], message: str) -> str:
-    """JSON pointer of the innermost part of which llguidance says the same as of the whole."""
+    """JSON pointer of the innermost part with the same error as the whole schema."""
     pointer, part, tried = "", schema, 0
     shared: dict[str, Any] = {
         name: schema[name] for name in ("$defs", "definitions") if name in schema
@@ -235,14 +235,14 @@ def _culprit(schema: dict[str, Any], message: str) -> str:
 
 
 def _problem(part: dict[str, Any], shared: dict[str, Any]) -> str:
-    """What llguidance says of a part by itself, which may refer to the `shared` definitions."""
+    """llguidance's error for a part alone, which may refer to the `shared` definitions."""
     said: str = LLMatcher.validate_grammar(_json_grammar({**shared, **part}))
     return said
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What should be schemas directly inside a schema, each with its step of a JSON pointer; true
-    and false are, and are left out."""
+    """The direct subschemas of a schema, each with its step of a JSON pointer; without `true` and
+    `false`, which are always valid."""
     for keyword in _MANY:
         if isinstance(inside := schema.get(keyword), dict):
             for name, child in inside.items():

@@ -1,4 +1,4 @@
-"""What a request may ask its text to be: a guide, of one of a few kinds."""
+"""Guides: constraints that a request may set for its text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Lark's; `choice` is a JSON list of texts."""
 
 
 class Budget(Enum):
-    """Work that one guide may take. It is counted, not timed, so every machine counts the same."""
+    """Limits of one guide's work, which is counted, not timed, and so equal on every machine."""
 
     ITEMS = "parser items of one step"
     FUEL = "lexer fuel of one step"
@@ -19,9 +19,9 @@ class Budget(Enum):
 
 
 class GuideError(ValueError):
-    """A guide that no text can be held to; the message says what is wrong, and where.
+    """A guide cannot be enforced; the message says what is wrong, and where.
 
-    budget  what the guide has used up; None: it is wrong, or allows nothing at some place
+    budget  the limit that the guide reached; None: it is wrong, or allows no id at some place
     """
 
     def __init__(self, message: str, budget: Budget | None = None) -> None:
@@ -31,8 +31,8 @@ class GuideError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """What a text must be, whole: valid JSON, JSON of a schema, what a regular expression or a
-    grammar describes, one of several texts.
+    """The form of a whole text: valid JSON, JSON of a schema, a match of a regular expression or a
+    grammar, or one of several texts.
 
     kind  one of `GUIDE_TYPES`
     text  the schema, the expression, the grammar or the choices; empty for `json`

@@ -1,4 +1,4 @@
-"""References of a JSON schema that lead back to themselves, so that they describe nothing."""
+"""Finds references of a JSON schema that lead back to themselves, and so describe no value."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 _NOT_SCHEMAS = frozenset(("const", "enum", "default", "examples", "x-guidance"))
 _MOST_LOOKED_AT = 20_000
-"""Parts of one schema. A schema that takes more is left to llguidance."""
+"""Most parts to check in one schema; llguidance checks larger ones."""
 
 
 def endless_reference(schema: dict[str, Any]) -> str | None:
-    """JSON pointer of a part that is only what it itself is. None: there is none.
+    """JSON pointer of a part that only refers back to itself. None: there is none.
 
-    A schema that comes back to itself inside an object or an array is none: such a text can end.
+    A schema may refer to itself inside an object or an array, because such a text can end.
     """
     references = _References(schema)
     for pointer, part in _parts(schema, ""):
@@ -23,7 +23,7 @@ def endless_reference(schema: dict[str, Any]) -> str | None:
 
 
 class _References:
-    """Of one schema, from its root."""
+    """The references of one schema, from its root."""
 
     def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
@@ -31,7 +31,7 @@ class _References:
         self._looked_at = 0
 
     def is_endless(self, part: dict[str, Any]) -> bool:
-        """Whether what the part describes leads back to the part, whatever way is taken."""
+        """Whether every choice inside the part leads back to the part."""
         return self._leads_back(part, set())
 
     def _leads_back(self, part: Any, above: set[int]) -> bool:
@@ -56,7 +56,7 @@ class _References:
         return found
 
     def _target(self, reference: str) -> Any:
-        """What the reference names; None: nothing inside this schema."""
+        """The part that the reference names; None: it is not inside this schema."""
         if not reference.startswith("#"):
             return None
         part: Any = self._root
@@ -77,7 +77,7 @@ def _list(part: dict[str, Any], name: str) -> list[Any]:
 
 
 def _parts(value: Any, pointer: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object in JSON with its pointer, but for values that are the client's own."""
+    """Every object in JSON with its pointer, except inside plain values (`_NOT_SCHEMAS`)."""
     waiting = [(pointer, value)]
     while waiting:
         pointer, value = waiting.pop()

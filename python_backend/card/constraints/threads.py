@@ -1,4 +1,4 @@
-"""Where guides compute: in threads beside a loop that must not wait for them.
+"""The threads in which guides compute, beside a loop that must not wait for them.
 
 llguidance lets other threads run while it computes a mask. A step of an ordinary guide takes some
 microseconds; a step of an ambiguous grammar takes up to seconds.
@@ -14,18 +14,18 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 SLOW_S = 0.005
-"""Processor time of a step from which on its guide is slow, and how long a loop waits for the step
-of another. A step of an ordinary guide takes a tenth of a millisecond. The time decides in which
-thread a guide computes and whether it gets candidates, never what its text is."""
+"""A guide is slow from this processor time of a step on; a loop waits this long for a step of
+another guide. An ordinary step takes 0.1 ms. The time decides in which thread a guide computes and
+whether its text gets candidates, and never changes the text."""
 
 _QUICK_THREADS = 8
-"""So many steps may prove slow at a time before an ordinary guide waits for one of them."""
+"""Steps that may be slow at the same time before an ordinary guide waits for one of them."""
 _REST_OF_SLOW = 4.0
 
 
 class RestingThread:
-    """One thread that takes up work in order. After each piece it rests `rest` times as long as
-    that took, so it leaves a share of the processor to others."""
+    """One thread that works in order. After each piece it sleeps `rest` times as long as the piece
+    took, which leaves a share of the processor to others."""
 
     def __init__(self, name: str, rest: float) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -48,7 +48,7 @@ class RestingThread:
 
 
 class GuideThreads:
-    """Several threads for ordinary guides; one, which rests, for all slow ones."""
+    """Several threads for ordinary guides; one resting thread for all slow guides."""
 
     def __init__(self) -> None:
         self._quick = ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="guides")

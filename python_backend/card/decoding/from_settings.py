@@ -1,4 +1,4 @@
-"""What the target's loop goes by, as the settings say."""
+"""Makes the parts of the target's loop from the settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def acceptance_rules(settings: Settings) -> dict[str, AcceptanceRule]:
 
 
 def controller(settings: Settings, engine: Engine) -> Controller:
-    """Of the passes of this engine. Where these were not measured, nobody can choose their rows."""
+    """The controller of this engine's passes. Choosing their rows needs measured costs."""
     kind = CONTROLLERS[settings.control]
     if kind.chooses_rows and not engine.row_costs_ms:
         kind = CONTROLLERS[CHOOSES_ROWS[False]]
@@ -35,7 +35,8 @@ def controller(settings: Settings, engine: Engine) -> Controller:
 
 
 def ngram_memory(settings: Settings, vocabulary: int) -> NgramMemory:
-    """Of a target with so many ids. Raises `EngineError` where the frozen table is none for it."""
+    """The n-gram memory of a target with `vocabulary` ids. Raises `EngineError` if the frozen table
+    does not fit it."""
     speculation = settings.speculation
     try:
         file = speculation.ngram_table

@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class OpenSessions:
-    """Iterates over the sessions, in the order in which they were taken over.
+    """Iterates over the sessions, in the order in which the target took them over.
 
-    guides  compiles those of requests; None: texts of this model cannot be guided
-    ngrams  what texts give to later ones
+    guides  compiles guides of requests; None: texts of this model cannot be guided
+    ngrams  the n-grams that texts share
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class OpenSessions:
         return len(self._sessions)
 
     def follow_slots(self) -> list[TargetSession]:
-        """Take over what was opened, and end what was closed; returns the sessions that ended."""
+        """Take over opened slots and end closed ones; returns the sessions that ended."""
         if not self._watch.look():
             return []
         ended = self._release_closed()
@@ -63,8 +63,8 @@ class OpenSessions:
         )
 
     def _release_closed(self) -> list[TargetSession]:
-        # Read first, the session id before the state: only a session that is dropped below is
-        # released, and never one that is opened anew meanwhile.
+        # Ids are read first, then states: so a slot that is opened again meanwhile is never
+        # released.
         session_ids = [slot.session_id for slot in self._slots]
         closed = [slot.state is SlotState.CLOSED for slot in self._slots]
         ended = [

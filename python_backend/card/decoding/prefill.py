@@ -1,4 +1,4 @@
-"""How much of their prompts sessions read in a pass, alone and beside streams that run."""
+"""Divides the rows of a pass among prompts and running streams."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from card.engines.row_costs import CostCurve
 
 _NEARLY_AS_FAST = 0.8
-"""Of the prompt tokens per second that a pass of a whole chunk's rows reads: with this much, a pass
-of half the rows is preferred, for streams wait half as long."""
+"""A pass of half a chunk's rows is preferred if it reads at least this share of the prompt tokens
+per second of a whole chunk, because streams wait half as long."""
 
 
 class Prefill:
-    """Shares a chunk of rows among prompts and streams, so that whoever streams waits for one pass
-    of a chunk's rows at most.
+    """Shares a chunk of rows among prompts and streams, so that a stream never waits for more than
+    one pass of a chunk's rows.
 
-    chunk     most prompt tokens of a pass, and most rows of one that streams share
-    costs_ms  milliseconds of a pass by its rows; empty where nothing was measured
+    chunk     most prompt tokens of a pass, and most rows of a pass with streams
+    costs_ms  milliseconds of a pass by its rows; empty if not measured
     """
 
     def __init__(self, chunk: int, costs_ms: Mapping[int, float]) -> None:
@@ -25,17 +25,17 @@ class Prefill:
         self._curve = CostCurve(costs_ms) if costs_ms else None
 
     def rows_of_streams(self, prompts: int) -> int:
-        """That streams may verify in all while `prompts` sessions read theirs, if each has one: the
-        other half of the chunk, or a token for each, is the prompts', whatever streams take."""
+        """Rows that all streams together may verify while `prompts` sessions read prompts. The
+        prompts always get the other half of the chunk, or a token for each."""
         return max(1, self._chunk - max(self._half, prompts))
 
     def tokens(self, prompts: int, streaming: int) -> int:
-        """Prompt tokens that each of `prompts` sessions may read of a pass in which streams verify
-        `streaming` rows.
+        """Prompt tokens that each of `prompts` sessions may read in a pass with `streaming` rows of
+        streams.
 
-        The streams' rows count as part of the chunk. Where every row takes its time (a processor)
-        half a chunk's rows in all serve prompts nearly as fast, and are preferred; where rows are
-        nearly free (a GPU) they do not.
+        The streams' rows count as part of the chunk. If every row takes time (a processor), a pass
+        of half a chunk reads prompts nearly as fast, and is preferred. If rows are nearly free (a
+        GPU), it is slower.
         """
         if not streaming:
             return max(1, self._chunk // prompts)

@@ -1,4 +1,4 @@
-"""The one function that chooses a token, and what a request changes in a row before it chooses.
+"""The one function that chooses a token, and the changes of a row before the choice.
 
 Order: logit bias; repetition, presence and frequency penalties; bans (``min_tokens``, bad words);
 temperature; min-p, top-k, top-p; noise.
@@ -79,11 +79,11 @@ def without(logits: NDArray[np.float32], banned: list[int]) -> NDArray[np.float3
 _LEAST: Final = float(np.finfo(np.float32).min)
 _LOWEST_TEMPERATURE: Final = 1e-20  # below it a difference of logits could overflow
 _NEAR: Final = 5.0  # nats below the best (after temperature) that are perturbed first
-_FEW: Final = 384  # so many ids are perturbed faster than they are told apart
+_FEW: Final = 384  # perturbing this many ids is faster than selecting among them
 
 
 class InvalidLogitsError(ValueError):
-    """A row whose largest logit is not a number or not finite: the model's output is broken."""
+    """A row's largest logit is NaN or infinite: the model's output is broken."""
 
 
 def sample(
@@ -95,8 +95,8 @@ def sample(
     """The token that follows ``history``.
 
     Args:
-        logits: [vocab], the row whose next token stands at absolute position ``len(history)``;
-            it is not changed. The choice depends on this row and the other arguments alone.
+        logits: [vocab], the row for the token at absolute position ``len(history)``; it is not
+            changed. The choice depends only on this row and the other arguments.
         history: prompt and output so far.
         parameters: how to choose. The logit bias comes first, then penalties, bans, temperature,
             min-p, top-k, top-p. Ties go to the lowest id. If the bans (bad words and early
@@ -171,7 +171,7 @@ def _perturbed_argmax(
     cut = _float32(largest - _NEAR * temperature)
     near = (row >= cut).nonzero()[0]
     score, winner = _best_of(near, row, largest, temperature, key)
-    # Thresholds are taken a little too low rather than too high: that costs a few ids, not truth.
+    # Thresholds err on the low side, which costs a few more ids and keeps the result exact.
     reach = (LARGEST_NOISE - score) * temperature
     floor = _float32(largest - reach - 1e-6 * (abs(largest) + abs(reach)))
     rest = (row >= floor).nonzero()[0]

@@ -20,8 +20,8 @@ _REACHES: Final = (3.0, 9.0, 27.0)
 def min_p_indices(
     values: NDArray[np.float32], temperature: float, min_p: float
 ) -> NDArray[np.int64]:
-    """Ascending indices of those of ``values`` [n] whose probability under softmax(values /
-    temperature) is at least ``min_p`` (above 0, at most 1) times the largest; never empty."""
+    """Ascending indices of ``values`` [n] with a probability under softmax(values / temperature)
+    of at least ``min_p`` (above 0, at most 1) times the largest; never empty."""
     least = float(values.max()) + temperature * math.log(min_p)
     kept: NDArray[np.int64] = (values.astype(np.float64) >= least).nonzero()[0]
     return kept
@@ -42,7 +42,7 @@ def top_p_indices(
 ) -> NDArray[np.int64]:
     """Ascending indices of the nucleus of softmax(``values`` [n] / temperature).
 
-    The nucleus is the shortest run of the largest values whose probability reaches ``top_p``;
+    The nucleus is the shortest run of the largest values that reaches a probability of ``top_p``;
     among equal values the lowest index comes first; it is never empty.
     """
     if values.size == 1:

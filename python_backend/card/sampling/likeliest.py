@@ -1,4 +1,4 @@
-"""Log-probabilities that are reported, of the logits as the model wrote them."""
+"""Reported log-probabilities, under the unprocessed logits."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Likeliest:
 
 def likeliest(logits: NDArray[np.float32], count: int) -> Likeliest:
     """The ``count`` likeliest ids of a row [vocab], all of them if there are fewer."""
-    # In the very steps of `log_probability`: clients compare the two numbers.
+    # The same arithmetic as `log_probability`, because clients compare the two numbers.
     shifted = logits - logits.max()
     normaliser = np.log(np.exp(shifted).sum())
     count = min(count, logits.size)
-    # All that tie with the last one are candidates: which of them belong is for their ids to say.
+    # All ids that tie with the last one are candidates; the lowest ids win.
     cut = np.partition(logits, logits.size - count)[logits.size - count]
     ids = (logits >= cut).nonzero()[0]
     ids = ids[np.argsort(-logits[ids], kind="stable")][:count]

@@ -1,7 +1,7 @@
 """Gumbel noise as a pure function of (seed, absolute position, token id).
 
-The noise has no state, so the draft and the target, a plain and a speculative run, today's and
-tomorrow's server see the same value wherever they ask. The key goes through chained SplitMix64
+The noise has no state. So draft and target, plain and speculative runs, and restarted servers
+compute the same value. The key goes through chained SplitMix64
 streams: the noise of an id is that id's output of the stream which starts at that position's
 output of the stream which starts at the mixed seed. A plain xor of the three would let nearby
 seeds and positions share noise.
@@ -80,7 +80,7 @@ def noise_of(bits: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def least_bits(noise: float) -> int:
-    """A lower bound, close but never too high, of the bits whose noise is at least ``noise``."""
+    """A close lower bound of the bits with a noise of at least ``noise``; never too high."""
     if noise > LARGEST_NOISE:
         return 1 << UNIFORM_BITS
     uniform = math.exp(-math.exp(-max(noise, -5.0)))
@@ -106,8 +106,8 @@ class PositionNoise:
     """The noise of the same ids at the positions of one text, drawn once each.
 
     ids    [ids]
-    scale  what it is multiplied by; with 0 none is drawn
-    bias   [ids] float32, added at every position; None: none
+    scale  factor of the noise; with 0 no noise is drawn
+    bias   [ids] float32, added at every position; None: no bias
     """
 
     def __init__(
@@ -125,17 +125,17 @@ class PositionNoise:
         self._drawn: dict[int, NDArray[np.float32]] = {}
 
     def rows(self, positions: list[int]) -> Sequence[NDArray[np.float32]]:
-        """[ids] of each position, drawn when it is looked at."""
+        """[ids] of each position, drawn lazily."""
         return _Rows(self, positions)
 
     def keys(self, positions: list[int]) -> NDArray[np.uint64] | None:
-        """`position_key` of each position; None if a scale or a bias adds to what they give."""
+        """`position_key` of each position; None if a scale or a bias changes their noise."""
         if not self._is_pure:
             return None
         return np.array([position_key(self._seed, place) for place in positions], np.uint64)
 
     def forget(self, before: int) -> None:
-        """Positions below `before` will not be asked for again."""
+        """Drop the noise of positions below `before`."""
         for position in [position for position in self._drawn if position < before]:
             del self._drawn[position]
 

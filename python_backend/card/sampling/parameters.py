@@ -1,4 +1,4 @@
-"""What a request may ask of the sampler, and the tokens that a session has seen and written."""
+"""The sampling parameters of a request, and the token history of a session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class SamplingParameters:
-    """How one session chooses its tokens.
+    """The sampling parameters of one session.
 
     Raises:
         ValueError: a field lies outside its range; the message names field, value and range.
@@ -104,12 +104,11 @@ def _require(holds: bool, field: str, value: object, allowed: str) -> None:
 class History:
     """Prompt and output tokens of one session.
 
-    tokens         all so far; changed by the methods alone. A list, because a pass reads a few of
-                   them one by one
-    prompt_length  of these
+    tokens         all tokens so far; only the methods change it. A list, because a pass reads a few
+                   of them one by one
+    prompt_length  number of these that belong to the prompt
 
-    How often each token occurred is counted only once somebody asks, and from then on one token at
-    a time.
+    `token_counts` counts all tokens at its first call, and later only new ones.
     """
 
     __slots__ = (
@@ -159,7 +158,7 @@ class History:
         """Leaves the first ``length`` tokens, the prompt at least."""
         del self.tokens[length:]
         if self._counted > length:
-            self._counts = np.empty(0, np.int64)  # counted anew when somebody asks
+            self._counts = np.empty(0, np.int64)  # `token_counts` counts again
 
     def token_counts(self, vocabulary: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The distinct ids seen so far and how often each occurred, both [distinct].

@@ -1,4 +1,4 @@
-"""The draft's side: how likely each of a row's best ids is to be the target's choice."""
+"""The draft's side: the probability that the target chooses each of a row's best ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from card.sampling.noise import gumbel
 from card.sampling.parameters import SamplingParameters
 
 FILTERED: Final = -100.0
-"""Log-probability of a candidate that min-p, top-k or top-p removes: as good as impossible, yet
+"""Log-probability of a candidate that min-p, top-k or top-p removes: practically impossible, but
 finite, so that cumulative log-probabilities stay comparable."""
 
 
@@ -23,13 +23,12 @@ def rank_candidates(
     positions: NDArray[np.int64],
     parameters: SamplingParameters,
 ) -> NDArray[np.float64]:
-    """Log-probability [rows, k] that the target chooses each candidate, as the draft sees it.
+    """Log-probability [rows, k] that the target chooses each candidate, under the draft.
 
-    Greedy: log-softmax of the draft's logits. Sampled: the draft perturbs its logits with the very
-    noise that the target will use (Gumbel coupling), so the two mostly pick the same id, and takes
-    the log-softmax of the k perturbed logits. Min-p, top-k and top-p are judged among the k
-    candidates.
-    It ranks candidates only; no token is ever chosen by it.
+    Greedy: log-softmax of the draft's logits. Sampled: the draft perturbs its logits with the noise
+    that the target will use (Gumbel coupling), so the two mostly pick the same id, and takes the
+    log-softmax of the k perturbed logits. Min-p, top-k and top-p apply to the k candidates. This
+    function only ranks candidates; it never chooses a token.
 
     Args:
         ids: [rows, k], the k best ids of each row.

@@ -1,4 +1,4 @@
-"""The pool of the `card` that lives now, for processes that look into it now and then."""
+"""The pool of the present `card`, for processes that read it now and then."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from card.settings import Settings
 
 
 class FoundPool:
-    """Opened when it is first wanted, and anew when a new `card` made another."""
+    """Opens the pool at its first use, and again when a new `card` made another."""
 
     def __init__(self, directory: Path, server_pid: int, geometry: Geometry) -> None:
         self._directory = directory
@@ -27,7 +27,7 @@ class FoundPool:
         return cls(settings.cache.directory, os.getppid(), pool_geometry(settings))
 
     def get(self) -> Pool | None:
-        """None while there is none."""
+        """The pool; None while there is none."""
         if self._pool is not None and not self._pool.path.exists():
             self.close()
         if self._pool is None:
@@ -35,8 +35,7 @@ class FoundPool:
         return self._pool
 
     def abandon(self, place: int, session_id: int) -> None:
-        """Tell `card`, which owns the session, from any thread that nobody waits for its request at
-        that place."""
+        """Mark the request at `place` as abandoned, for `card`; callable from any thread."""
         with self._abandoning:
             pool = self.get()
             if pool is not None and 0 <= place < pool.geometry.places:

@@ -1,9 +1,9 @@
-"""What the processes of one service tell each other outside of any request.
+"""Notices among the processes of one service, outside of requests.
 
-Each notice is a file in a directory of the supervisor. The supervisor says that the service drains,
-`card` that its queue is full, and a model how far its load has come and why it cannot be loaded. A
-model that takes requests looks at the first two before it works on one, so that a refusal is cheap
-however busy the machine is. `card` still decides about its queue; the notice may be a moment old.
+Each notice is a file in a directory of the supervisor. The supervisor announces that the service
+drains, `card` that its queue is full, and a model the phase of its load and why it cannot be
+loaded. A model reads the first two before it works on a request, so that a refusal is cheap on a
+busy machine. `card` still decides about its queue, because the notice may be slightly old.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from card.settings import SettingsError
 NOTICES_VARIABLE = "CARD_NOTICES"
 """Names the directory in the environment of the server and its models."""
 LOAD_ERRORS = (EngineError, PoolError, SettingsError)
-"""What a model raises when it cannot be loaded; the message says what to change."""
+"""Errors of a model that cannot be loaded; the message says what to change."""
 
 log = logging.getLogger(__name__)
 Model = TypeVar("Model")
 
 
 class Notice:
-    """A file that says something by being there, or in words. Without a directory it never does."""
+    """A file with a text; its existence alone may be the notice. Without a directory it never
+    exists."""
 
     def __init__(self, directory: Path | None, name: str) -> None:
         self._path = None if directory is None else directory / name
@@ -42,7 +43,7 @@ class Notice:
 
     @property
     def text(self) -> str:
-        """What it says; empty if it does not stand."""
+        """The notice's text; empty if the file does not exist."""
         try:
             return "" if self._path is None else self._path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -58,18 +59,18 @@ class Notice:
 
 
 class LoadNotice:
-    """Which phase of its load a model is in; a target's goes on while it serves."""
+    """The phase of a model's load; a target may load further while it serves."""
 
     def __init__(self, directory: Path | None, model: str) -> None:
         self._notice = Notice(directory, f"loading_{model}")
 
     def post(self, phase: str) -> None:
-        """That a phase begins; an empty name: that none lasts."""
+        """Post that a phase begins; an empty name: no phase is under way."""
         self._notice.post(f"{time.monotonic_ns()} {phase}" if phase else "")
 
     @property
     def phase(self) -> tuple[str, float] | None:
-        """Its name, and the seconds that it has lasted; None: there is none now."""
+        """Name of the present phase, and its seconds so far; None: there is none."""
         began_ns, _, phase = self._notice.text.partition(" ")
         return (phase, (time.monotonic_ns() - int(began_ns)) / 1e9) if phase else None
 
@@ -85,7 +86,7 @@ class Notices:
 
     @classmethod
     def of_this_service(cls) -> Notices:
-        """Those of the supervisor that started this process; none stands without a supervisor."""
+        """The notices of this process's supervisor; without a supervisor there are none."""
         named = os.environ.get(NOTICES_VARIABLE)
         return cls(Path(named) if named else None)
 

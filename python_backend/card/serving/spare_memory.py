@@ -1,8 +1,8 @@
-"""Gives what a process has freed back to the kernel, now and then.
+"""Returns a process's freed memory to the kernel, now and then.
 
-Passes of ever other sizes leave holes in the C library's memory, which it keeps by itself: under
-mixed load an engine grew by half a mebibyte a minute and more for a quarter of an hour. To give
-them back takes two or three milliseconds, in which whoever wants memory waits.
+Passes of changing sizes leave holes in the C library's memory, which the library does not return by
+itself: under mixed load an engine grew by half a mebibyte a minute and more for 15 minutes.
+Returning them takes two or three milliseconds, during which allocations wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PERIOD_S = 30.0
 
 
 class SpareMemory:
-    """That of this process; nothing happens where the C library knows no `malloc_trim`."""
+    """The spare memory of this process; does nothing if the C library lacks `malloc_trim`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -23,7 +23,7 @@ class SpareMemory:
         self._trim: Callable[[int], int] = getattr(ctypes.CDLL(None), "malloc_trim", _keep)
 
     def give_back(self) -> None:
-        """If it is time for that."""
+        """Return freed memory if it is due."""
         if self._clock() >= self._due_s:
             self._trim(0)
             self._due_s = self._clock() + PERIOD_S

@@ -155,8 +155,8 @@ def find_triton(
 
 
 def wheel_install(runtime_directory: Path, numpy: str | None = None) -> TritonInstall:
-    """The server inside the installed `nvidia-pytriton` wheel, whose Python backend cannot read
-    strings of NumPy 2; that of a container can since 24.11."""
+    """The server inside the installed `nvidia-pytriton` wheel. Its Python backend cannot read
+    strings of NumPy 2; the backend of containers can since 24.11."""
     specification = importlib.util.find_spec("pytriton")
     if specification is None or specification.origin is None:
         raise TritonNotFoundError(

@@ -2,7 +2,7 @@
 
 The engine's worker knows a request by its client id alone, and the Triton process learns that id
 only when the request is made. So it writes the id here, next to the session's own id, and the
-hook looks it up; until then the request is nobody's and gets no candidates.
+hook looks it up; until then the request belongs to no session and gets no candidates.
 
 As in the pool, every field is an aligned word with one writer, and a record's key is stored last.
 """
@@ -52,7 +52,7 @@ class Bindings:
         path = _path(pool)
         new = path.with_name(f".requests-{os.getpid()}")
         descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        # A sweep takes what is named after a pool and locked by nobody.
+        # A sweep removes files that are named after a pool and that no process locks.
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         os.posix_fallocate(descriptor, 0, _bytes(pool.geometry.slots))
         table = cls(path, descriptor, pool.geometry.slots)
@@ -113,7 +113,7 @@ class Bindings:
 
     @property
     def owner(self) -> int:
-        """Process id of the Triton process whose requests these are."""
+        """Process id of the Triton process that makes the requests."""
         return int(self._owner[0])
 
     def follow(self, *, publishes: bool) -> None:

@@ -45,7 +45,7 @@ class LookupSettings:
 
     directory   shared-memory mount of the pool
     owner_pid   the Triton process that makes the requests
-    server_pid  the Triton server whose pool it is
+    server_pid  the Triton server of the pool
     vocabulary  ids that a token may have
     candidates  most tokens per request and pass
     budget_s    the hook's time is added to every target pass: what is not answered by then gets no
@@ -271,14 +271,14 @@ def publish(
 ) -> None:
     """Commit the tokens of a target pass, and of passes without candidates behind it.
 
-    There are such passes where nobody knew the request yet, or the time for queries was up.
+    Such passes occur before the hook knows the request, and after the time limit of queries.
 
     offered  the candidates of the first pass; the runtime accepts them while they equal its own
              choice, and the token behind them is its own, like every later one; None: not known,
              all tokens count as one pass's
     """
     accepted = _accepted(tokens, offered or ())
-    # Counted first: whoever sees the last token sees all there is to count.
+    # Counters come first, so that they are complete when `card` sees the last token.
     if offered is None:
         slot.count_step(len(tokens), 0, 0, rejected=False)
     elif tokens:

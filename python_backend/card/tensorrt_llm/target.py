@@ -181,8 +181,8 @@ class TensorRTTarget:
 def _log_probabilities(completion: Any, known: int) -> list[float]:
     """Of the tokens behind the first `known`; nothing if they were not asked for.
 
-    They are asked for in greedy requests alone (`support.obstacles`), whose token is the likeliest;
-    only of two that are equally likely the runtime may have listed the other.
+    Only greedy requests may ask for them (`support.obstacles`), so the token is the likeliest one;
+    of two equally likely ids the runtime may have listed the other.
     """
     found = []
     entries = (completion.logprobs or [])[known:]

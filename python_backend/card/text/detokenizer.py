@@ -27,13 +27,13 @@ class TextWindow:
     """The text that each token of one stream adds; the cost does not grow with the stream."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
-        """Starts after ``prompt``, whose own text is never returned."""
+        """Starts after ``prompt``; the prompt's own text is never returned."""
         self._tokenizer = tokenizer
         self._silent = {
             token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special
         }
         self._bytes = _byte_tokens(tokenizer)
-        self._run: list[int] = []  # byte tokens at the end whose run is still open
+        self._run: list[int] = []  # the open run of byte tokens at the end
         self._tokens = self._end_of(prompt)
         self._shown = len(self._decode(self._tokens))  # characters of the window already returned
 

@@ -104,13 +104,13 @@ _NAMES: dict[type, str] = {
 
 
 _held: WeakValueDictionary[tuple[Path, int, int, int], Header] = WeakValueDictionary()
-"""By file, its number, size and time of its last change; as long as somebody holds them."""
+"""Headers by path, inode, size and mtime; weak, so that they live as long as their users."""
 
 
 def read_header(file: Path) -> Header:
     """Read and check the beginning of a GGUF file. Raises `ModelFilesError`.
 
-    While somebody holds what was read of a file, it is read again only if it has changed.
+    While a header is in use, its file is read again only if it changed.
     """
     try:
         status = file.stat()

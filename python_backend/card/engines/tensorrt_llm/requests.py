@@ -26,7 +26,7 @@ _NEUTRAL = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penal
 
 _PENALTIES_SINCE = (1, 3, 0, 24)
 """TorchSampler gained penalties and bad words in July 2026 (pull requests 16485 and 16052);
-1.3.0rc24 is the first release whose documentation lists penalties."""
+1.3.0rc24 is the first release that documents penalties."""
 
 
 # --- versions -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Attention whose result for a row depends on that row's own keys alone, bit for bit.
+"""Attention in which a row's result depends only on that row's own keys, bit for bit.
 
 A stock fused kernel sums in an order that follows the shapes of the pass. Here every sum runs in
 the order of absolute position whatever the number of rows or of masked places behind:

@@ -1,7 +1,7 @@
-"""What `card` counts, under stable names, at the server's metrics endpoint.
+"""The metrics of `card`, under stable names, at the server's metrics endpoint.
 
-`families` is the table of all names; `progress` reads what the engines left in the pool;
-`exporter` hands everything to Triton, a few times a second, from a thread of its own.
+`families` is the table of all names; `progress` reads the engines' counters in the pool;
+`exporter` sends everything to Triton, a few times a second, from a thread of its own.
 """
 
 from card.serving.metrics.families import FAMILIES, Family

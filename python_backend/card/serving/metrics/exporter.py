@@ -1,7 +1,7 @@
-"""Hands metrics to Triton: gathered under a lock by whoever counts, sent by one thread.
+"""Sends metrics to Triton: any thread counts under a lock, and one thread sends.
 
-Every change of a Triton metric is a round trip to the server's process (15 to 20 µs), so nothing
-is sent from where requests are served.
+Every change of a Triton metric is a round trip to the server's process (15 to 20 µs), so the
+threads that serve requests never send.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Exporter:
         self._shown: dict[Series, float] = {}
 
     def add(self, name: str, amount: float, **labels: str) -> None:
-        """Count; raises KeyError for a series that `families` does not know."""
+        """Increase a counter; raises KeyError for a series that `families` lacks."""
         series = self._series(name, labels)
         with self._lock:
             self._added[series] += amount
@@ -51,13 +51,13 @@ class Exporter:
             self._observed[series].extend(values)
 
     def set(self, name: str, value: float, **labels: str) -> None:
-        """Show a value as it is now."""
+        """Set a gauge to its present value."""
         series = self._series(name, labels)
         with self._lock:
             self._set[series] = value
 
     def flush(self) -> None:
-        """Send what changed since the last time."""
+        """Send the changes since the last call."""
         with self._lock:
             added, self._added = self._added, defaultdict(float)
             observed, self._observed = self._observed, defaultdict(list)

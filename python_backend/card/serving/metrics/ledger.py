@@ -1,4 +1,5 @@
-"""What happens to requests, as the follower and the model tell it; the rest is read in the pool."""
+"""Counts the events of requests, which the follower and the model report; reads the rest in the
+pool."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ _NANOSECONDS = {
 
 @dataclass(slots=True)
 class _Times:
-    """One request: who it is, for the log, and moments on the monotonic clock."""
+    """One request: its id, for the log, and times on the monotonic clock."""
 
     request_id: str
     prompt: str | None
@@ -63,7 +64,7 @@ class _Times:
 
 
 class Metrics:
-    """Counts and notes; a thread of its own exports. `stop` ends it.
+    """Counts and logs; a thread of its own exports. `stop` ends that thread.
 
     `admitted`, `committed`, `answered`, `ended` and `occupancy` are called from one event loop,
     all others from any thread.
@@ -76,7 +77,7 @@ class Metrics:
         log: RequestLog,
         engines: Sequence[str] = ENGINES,
     ) -> None:
-        """`engines` are those that this service has."""
+        """`engines` are the engines of this service."""
         self._engines = engines
         self._pool = pool
         self._log = log
@@ -100,20 +101,20 @@ class Metrics:
     # --- requests -----------------------------------------------------------------------------
 
     def rejected(self, refusal: Refusal, request_id: str, prompt: str | None) -> None:
-        """A request got no slot."""
+        """Count a request that got no slot."""
         self._exporter.add("card_rejections_total", 1, reason=refusal.reason)
         self._log.refused(refusal, request_id, prompt)
 
     def admitted(
         self, session: Session, arrival_ns: int, request_id: str, prompt: str | None
     ) -> None:
-        """A request got a slot."""
+        """Count a request that got a slot."""
         waited_s = (time.monotonic_ns() - arrival_ns) / 1e9
         self._exporter.observe("card_queue_time_seconds", [waited_s], decoding=_mode(session))
         self._requests[session.session_id] = _Times(request_id, prompt, arrival_ns)
 
     def committed(self, session: Session, tokens: int, now_ns: int) -> None:
-        """So many new tokens of a session were seen."""
+        """Count new tokens of a session."""
         if not tokens:
             return
         times, observe = self._requests[session.session_id], self._exporter.observe
@@ -128,7 +129,7 @@ class Metrics:
         times.last_ns = now_ns
 
     def answered(self, session: Session, outcome: str) -> None:
-        """A request ended: `stop`, `length`, or the code of its error in lower case."""
+        """Count a request that ended: `stop`, `length`, or the code of its error in lower case."""
         mode, add, observe = _mode(session), self._exporter.add, self._exporter.observe
         times = self._requests.pop(session.session_id)
         took_s = (time.monotonic_ns() - times.arrival_ns) / 1e9
@@ -151,11 +152,12 @@ class Metrics:
         )
 
     def ended(self) -> None:
-        """Slots are free again: their counters are final, and may be gone at the next commit."""
+        """Read the final counters of slots that are free again, before another session resets
+        them."""
         self._read_pool()
 
     def occupancy(self, slots: int, queue: int) -> None:
-        """How many slots are in use and how many requests wait."""
+        """Set the number of slots in use and of waiting requests."""
         self._exporter.set("card_slots_in_use", slots)
         self._exporter.set("card_queued_requests", queue)
 
@@ -174,7 +176,7 @@ class Metrics:
         while not self._stopping.wait(EXPORT_S):
             try:
                 self.export()
-            except Exception:  # who reads figures that stand still takes them for true
+            except Exception:  # frozen figures would look valid
                 log.exception("the metrics could not be brought up to date")
 
     def _read_pool(self) -> None:
@@ -192,7 +194,7 @@ class Metrics:
             self._exporter.add("card_rejections_total", int(refused[index]), reason=reason)
 
     def _refusals_so_far(self) -> NDArray[np.int64]:
-        """Of the other models, by the index of their reason."""
+        """Refusals of the other models so far, by the index of their reason."""
         refusals = self._pool.refusals.copy()
         refusals[REASONS.index("permission_denied")] += self._pool.denials
         return refusals
@@ -208,7 +210,7 @@ class Metrics:
         self._exporter.observe("card_tokens_per_step", steps.astype(float).tolist(), decoding=mode)
 
     def _show_state(self) -> None:
-        """What holds now: sessions per decoding mode, heartbeats, whether the draft is stopped."""
+        """Set the gauges: sessions per decoding mode, heartbeats, whether the draft is stopped."""
         records = self._pool.slots
         open_now = records["pacing"][records["state"] == SlotState.OPEN]
         for mode in DECODINGS:

@@ -1,8 +1,8 @@
-"""What the engines counted in the pool since the last look, per decoding mode.
+"""Reads the increase of the engines' counters in the pool, per decoding mode.
 
-Every slot is read as arrays of all slots, without locks: a slot whose session id changed while it
-was read is left for the next look. `card` reads at each session's end too, before the slot can be
-taken again, so nothing is lost between two looks.
+It reads the counters as arrays of all slots, without locks. If a slot's session id changes
+meanwhile, the slot is left for the next read. `card` also reads at each session's end, before the
+slot is reused, so no count is lost between two reads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from card.cache import DRAFT_COUNTERS, TARGET_COUNTERS, Pool, choice_words
 from card.speculation.pacing import PACINGS, counted_as
 
 _MOST = 1 << 52
-"""Of one counter: 52 days in nanoseconds. The sum over all slots is far from wrapping."""
+"""Most of one counter: 52 days in nanoseconds. The sum over all slots cannot overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Progress:
     """Increase of the counters of all sessions of one decoding mode.
 
     counters         name in the pool -> increase (times in nanoseconds)
-    tokens_per_step  [MAX_ROWS + 1] int64, steps that committed so many tokens
+    tokens_per_step  [MAX_ROWS + 1] int64, steps by their number of committed tokens
     """
 
     counters: dict[str, int]
@@ -38,17 +38,17 @@ class Progress:
 
 
 class ProgressReader:
-    """Remembers what was read of each slot. Used by one thread at a time."""
+    """Remembers the last counters of each slot. One thread at a time uses it."""
 
     def __init__(self, pool: Pool) -> None:
-        """What sessions of an earlier `card` left counts for nobody."""
+        """Begins at the present counters: sessions of an earlier `card` are not counted."""
         self._pool = pool
         self._target = _Counters([*TARGET_COUNTERS], pool)
         self._draft = _Counters([*DRAFT_COUNTERS], pool)
         self.read()
 
     def read(self) -> dict[str, Progress]:
-        """The increase since the last call, of the modes in which there was any."""
+        """The increase since the last call, for modes with an increase."""
         records = self._pool.slots
         session_ids = records["session_id"].copy()
         pacings = records["pacing"].copy()
@@ -75,14 +75,14 @@ class ProgressReader:
 
 
 def are_counted_as(mode: str, pacings: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[slots], whether the pacing of each, as it stands there, is counted as this decoding mode."""
+    """[slots] bool, whether the pacing in each slot counts as this decoding mode."""
     words = np.array([choice_words(name) for name in PACINGS if counted_as(name) == mode])
     found: NDArray[np.bool_] = (pacings[:, None] == words).all(axis=2).any(axis=1)
     return found
 
 
 class _Counters:
-    """The counters of one engine: what was last read of each slot, and of which session."""
+    """The counters of one engine: the last values of each slot, and their session ids."""
 
     def __init__(self, names: list[str], pool: Pool) -> None:
         self._records = pool.slots[names]  # a view
@@ -101,9 +101,9 @@ class _Counters:
     ) -> NDArray[np.int64]:
         """[slots, counters] int64 since the last call; 0 for slots that are not `valid`.
 
-        Counters that became less were begun anew, by an engine that was reloaded. The draft may
-        have left anything: what no session can have counted is cut off, so that nothing wraps to
-        less than 0 (Triton's stub dies of a counter that is decreased).
+        A counter that decreased was reset by a reloaded engine. The draft may have written garbage:
+        impossible counts are cut off, so that no sum overflows (Triton's stub dies if a counter
+        decreases).
         """
         values = values.clip(0, _MOST)
         if self._seen is None:

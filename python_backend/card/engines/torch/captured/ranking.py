@@ -1,6 +1,6 @@
-"""The likeliest ids of the rows of a pass, ranked where their logits are: a draft reads no more.
+"""Ranks the likeliest ids of a pass's rows on the device, so that a draft reads only these.
 
-Asking queues; several questions may be under way before the first is answered.
+Requests are queued; several may be under way before the first answer.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from card.engines.torch.captured.kernels.ranking import MOST_RANKED, rank
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question under way.
+    """A ranking under way.
 
-    batch   whose rows are ranked
-    rows    how many they are
-    found   on the device: what `kernels.ranking.rank` writes, until the next question is asked
-    answer  on the host: a copy of it, once it is done
+    batch   the ranked rows
+    rows    number of ranked rows
+    found   result of `kernels.ranking.rank` on the device, valid until the next ranking
+    answer  copy of the result on the host, valid once the copy is complete
     """
 
     batch: Sequence[SequenceTokens]

@@ -4,8 +4,8 @@ products   partial sums of x W^T: every multiprocessor reads a share of the weig
 finishing  partial sums added in a fixed order, with what the decoder does next to them
 attention  keys and values read where their pages lie, rows of a tree by their paths
 ranking    the likeliest ids of rows of logits, with the noise of sampling
-pages      keys and values of every layer in pages, and the table that says whose they are
-shapes     which fixed shape a pass is padded to, and its arrays packed into one
+pages      keys and values of every layer in pages, and the table of the lanes' pages
+shapes     the fixed shape to which a pass is padded, and its arrays packed into one
 passes     rows of sessions as those arrays
 decoder    the order of the kernels in a pass
 

@@ -29,7 +29,7 @@ def rank(
     log-probabilities.
 
     logits   [rows, vocabulary]
-    factors  [rows] float32; 0: nobody asks for the row, and nothing is written
+    factors  [rows] float32; 0: the row is not ranked, and nothing is written
     scales   [rows] float32, of the noise; read only if `draws`
     keys     [rows] int64, the bits of `card.sampling.noise.position_key`; read only if `draws`
     out      [2, rows, MOST_RANKED] int32: the ids, and the bits of the log-probabilities in float32

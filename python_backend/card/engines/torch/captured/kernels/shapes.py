@@ -1,7 +1,7 @@
-"""Which fixed shape a pass is padded to, and its arrays packed into one.
+"""The fixed shape to which a pass is padded, and its arrays packed into one.
 
-Neither how much the sessions have read nor how many there are is part of a shape: programs find
-that in their arrays. So few shapes serve everything, and one copy to the device carries a pass.
+A shape depends neither on the sessions' lengths nor on their number, which the kernels find in the
+arrays. So few shapes suffice, and one copy to the device transfers a pass.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def padded_width(places: int) -> int:
 class PathShape:
     """The sizes that a captured pass is made for.
 
-    rows    16, 32, 64, or a multiple of 64: what matrices are multiplied with at a time
-    tiles   of attention: as many as one chain of these rows has, or as many as there are rows
+    rows    rows of a pass: 16, 32, 64, or a multiple of 64
+    tiles   tiles of attention: the tiles of one chain of these rows, or one tile for each row
     tile    rows of a tile
     width   places of a path behind the prefix
-    logits  rows whose logits are computed, as many as `rows` may be; 0: none
+    logits  rows with computed logits, of the same sizes as `rows`; 0: none
     """
 
     rows: int
