@@ -176,8 +176,8 @@ class CardClient:
         *,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> CardError | None:
-        """Sends `drafts` on a gRPC stream of their own, for the text whose request has the
-        `draft_key` `key`, until there are no more; see `card_client.edge`.
+        """Sends all `drafts` on a separate gRPC stream, for the text of the request with the
+        `draft_key` `key`; see `card_client.edge`.
 
         Each is sent when the one before is answered: Triton 2.51 may end where a stream breaks
         in which many answers are still to come. A draft that the server does not take is no error:

@@ -13,8 +13,8 @@ answer a question about France in French (benchmarks/NOTES.md)."""
 def opening(template: ChatTemplate, system: str | None) -> list[dict[str, str]]:
     """Messages in front of the first question.
 
-    system  what the model is told; "" leaves that to the template; None: `SYSTEM`, if the template
-            takes it
+    system  the system message; "": the template's own; None: `SYSTEM`, if the template supports
+            system messages
     """
     if system is None:
         messages = [_said("system", SYSTEM)]

@@ -24,7 +24,7 @@ _TYPES: dict[str, type] = {"BYTES": str, "BOOL": bool, "INT32": int, "UINT64": i
 SystemOption = Annotated[
     str | None,
     typer.Option(
-        help="What the model is told first; an empty text leaves that to its template.",
+        help="System message; an empty text leaves it to the model's template.",
         show_default=SYSTEM,
     ),
 ]

@@ -68,9 +68,7 @@ class GenerateRequest:
     stop_token_ids: Sequence[int] | None = _tensor(
         "INT32", "Further token ids that end the text.", many=True
     )
-    logit_bias_ids: Sequence[int] | None = _tensor(
-        "INT32", "Token ids whose logits are changed.", many=True
-    )
+    logit_bias_ids: Sequence[int] | None = _tensor("INT32", "Token ids to bias.", many=True)
     logit_bias_values: Sequence[float] | None = _tensor(
         "FP32", "What is added to the logit of each of these.", many=True
     )

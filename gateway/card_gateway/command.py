@@ -79,7 +79,7 @@ def serve(
     ),
     allow_origin: Annotated[
         list[str] | None,
-        _option("Origin whose pages may ask from a browser, or '*'; may be repeated."),
+        _option("Origin of pages that may call from a browser, or '*'; may be repeated."),
     ] = None,
     allow_host: Annotated[
         list[str] | None,

@@ -79,7 +79,7 @@ class HuggingFaceFiles:
                 f"{self.tokenizer_file} holds no vocabulary: {error!r}"
             ) from error
         if not all(isinstance(identity, int) for identity in (*ids.values(), *added.values())):
-            raise ModelFilesError(f"{self.tokenizer_file} has tokens whose ids are no numbers")
+            raise ModelFilesError(f"{self.tokenizer_file} has token ids that are not integers")
         # An added token takes the place of whatever the vocabulary has behind its id.
         taken = set(added.values())
         words = {token: identity for token, identity in ids.items() if identity not in taken}

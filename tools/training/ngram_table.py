@@ -32,7 +32,7 @@ def main(
         typer.Option(help="The table.", show_default="ngrams.npz in the target's folder"),
     ] = None,
     target: Annotated[
-        Path, typer.Option(help="The model whose tokens they are.", show_default="models/target")
+        Path, typer.Option(help="The model that defines the tokens.", show_default="models/target")
     ] = REPOSITORY_ROOT / "models/target",
     contexts: Annotated[
         int, typer.Option(help="How many contexts to keep.", min=1, max=MOST_FROZEN)

@@ -34,9 +34,9 @@ async def stream(
 ) -> AsyncGenerator[Delta, None]:
     """As `CardClient.stream`, with `model` drafting at most `ahead` tokens ahead on this machine.
 
-    `whole` sends chains of so many tokens alone: the rounds of SLED, for a request whose `decoding`
-    lets the server wait for them. The text is the same as without any draft. Raises what the model
-    raises, behind the whole text. `on_refusal` hears why, if the server refused most drafts.
+    `whole` sends only chains of this many tokens: the rounds of SLED, for a `decoding` in which the
+    server waits for them. The text is the same as without a draft. Errors of the model are raised
+    behind the whole text. If the server refuses most drafts, `on_refusal` gets the reason.
     """
     if request.input_ids:
         prompt = list(request.input_ids)

@@ -112,13 +112,13 @@ FAMILIES: tuple[Family, ...] = (
     _counter("card_query_misses_total", "Queries that gave none."),
     _counter("card_corrections_total", "Steps that rejected a candidate."),
     _counter("card_re_roots_total", "Times that the draft moved its tree to what was committed."),
-    _counter("card_restarts_total", "Re-roots whose committed token was not in the tree."),
+    _counter("card_restarts_total", "Re-roots at a committed token that the tree lacked."),
     _counter("card_foreign_tokens_total", "Accepted candidates that were not the target's choice."),
     _counter("card_draft_layers_total", "Layers of candidates that the draft added to its trees."),
     _counter("card_draft_layers_lost_total", "Of these, layers that a commit threw away."),
     _counter("card_draft_rows_saved_total", "Rows of draft passes that shared nodes did not need."),
     # kept KV
-    _counter("card_prefix_hits_total", "Requests whose prompt began with text that was kept."),
+    _counter("card_prefix_hits_total", "Requests with a prompt that began with kept text."),
     _counter("card_prefix_hit_tokens_total", "Tokens of prompts that were kept and not read."),
     # time, summed over sessions
     _counter("card_draft_running_seconds_total", "Session time in which the draft grew a tree."),

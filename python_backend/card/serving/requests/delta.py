@@ -318,7 +318,7 @@ OUTPUTS: tuple[Output, ...] = (
     _number(
         "kv_cache_reused_blocks",
         "INT32",
-        "Blocks of its prompt whose KV was kept.",
+        "Blocks of its prompt with reused KV.",
         lambda delta: delta.numbers.reused_kv_blocks,
     ),
     _number(

@@ -163,7 +163,7 @@ class GenerateRequest:
     )
     logit_bias_ids: tuple[int, ...] = tensor(
         "INT32",
-        "Tokens whose logits are changed by logit_bias_values.",
+        "Tokens that logit_bias_values bias.",
         allowed.token_ids_or_none,
         default=(),
         most="logit_bias",

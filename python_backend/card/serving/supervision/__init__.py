@@ -1,8 +1,8 @@
 """Keeps one service alive. `states` is the map: what the supervisor does, and what ends it.
 
-`supervisor` runs that machine, `startup` judges a start, `running` asks one run of the server,
-`watch` judges what it says, `recovery` brings models back, `health` tells the outside, `residue`
-removes what dead processes leave. `processes` finds and kills the stubs, `server`, `guard` and
-`model_files` each run a child process, `triton_server` says how Triton is started and `repository`
-speaks to it.
+`supervisor` runs that machine, `startup` judges a start, `running` observes one run of the server,
+`watch` judges the observations, `recovery` reloads models, `health` answers probes, `residue`
+removes the files of dead processes. `processes` finds and kills the stubs, `server`, `guard` and
+`model_files` each run a child process, `triton_server` builds Triton's command line and
+`repository` calls Triton's model control.
 """

@@ -1,8 +1,8 @@
-"""The guard's process (`gateway/card_guard`): started, listened to, started again.
+"""Starts and watches the guard's process (`gateway/card_guard`), and replaces it.
 
-It stands on the port that clients know and passes their calls on to Triton, which listens on a
-socket in the supervisor's own directory. A guard that hangs or ends is replaced: it holds
-connections, nothing else.
+The guard listens on the clients' port and forwards their calls to Triton, which listens on a socket
+in the supervisor's own directory. The supervisor replaces a guard that hangs or ends; the guard
+holds only connections.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ LONGEST_SOCKET = 107
 _UNFIT_FOR_A_SOCKET = "#?,%"
 """gRPC reads a socket's path as part of a URI."""
 START_S = 30.0
-"""A guard listens a second after its start; one that does not by then hangs."""
+"""A guard that does not listen by then hangs; it usually takes a second."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-"""Between two starts, doubled with each that came to nothing."""
+"""Pauses between two starts; each failed start doubles the pause."""
 _MOST_BEATS = 4096
 _BESIDE_THE_PROMPT = 1 << 20
-"""Bytes of a request that are not its text, at most."""
+"""Most bytes of a request beside its text."""
 
 
 def triton_socket(directory: Path, port: int) -> Path:
-    """Where Triton listens for the guard: it puts its port behind the path that it is given."""
+    """The socket on which Triton listens for the guard: Triton appends its port to the path."""
     return directory / f"grpc:{port}"
 
 
@@ -65,7 +65,7 @@ def check_guard(serving: ServingSettings, directory: Path) -> str | None:
 
 
 class GuardProcess:
-    """The guard of one server, and its successors."""
+    """The guard of one server, with its replacements."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class GuardProcess:
 
     @property
     def refusal(self) -> str:
-        """Why a guard that never listened ended by itself, as it would again; else empty."""
+        """Why a guard that never listened ended, as its next start would too; else empty."""
         if self._listens or (self._process.poll() or 0) <= 0:
             return ""
         return (
@@ -122,7 +122,7 @@ class GuardProcess:
         return "well" if self._unexplained_s <= self._timeout_s else "silent"
 
     def look(self) -> None:
-        """Hear whether it still beats."""
+        """Read the guard's heartbeats."""
         now_s = self._clock()
         if now_s - self._looked_s > BLINK_S:  # the supervisor did not run meanwhile, nor the guard
             self._heard_s = now_s
@@ -133,9 +133,9 @@ class GuardProcess:
         self._unexplained_s = silence_s - self._starvation.of(self.pid, silence_s)
 
     def replace(self) -> str | None:
-        """Start another one if this one is lost. Why it was, if so.
+        """Replace a lost guard; returns why it was lost, or None.
 
-        Raises `OSError` where none can be started; call again later.
+        Raises `OSError` if no guard can be started; call again later.
         """
         if self.ended:
             loss = f"ended ({self.ended})"

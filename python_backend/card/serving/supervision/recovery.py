@@ -1,5 +1,5 @@
-"""Brings models back as `states` decides: each lost one is killed, unloaded and loaded, and must
-be seen well again. Reloads run in threads; their ends are events.
+"""Recovers models as `states` decides: kills, unloads and loads a lost model, and waits until it
+serves again. Reloads run in threads; their ends are events.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOG = EventLog("supervisor")
 
 _LOOK_S = 0.02
 _LET_GO_S = 2.0
-"""Triton fails what it had queued for a dead process within a second, if it does at all."""
+"""Triton fails the requests queued for a dead process within a second, or never."""
 STUCK_S = 3.0
 """Triton never finishes the load of a model after its process did not run for so long."""
 _LOST_S = 0.5
@@ -35,17 +35,17 @@ waits for the end of that process, for ever if it was only paused and goes on.""
 
 
 class RecoveryError(RuntimeError):
-    """The model is not back; the message says at which step it failed."""
+    """A model was not recovered; the message names the failed step."""
 
 
 class BeyondReloadError(RecoveryError):
-    """Only a new server helps: Triton waits for a process that is gone, and so may clients."""
+    """Only a restart of the server helps, because Triton waits for a process that is gone."""
 
 
 class LoadWatch:
-    """Tells whether Triton waits in vain for the process of a model that it loads.
+    """Detects that Triton waits in vain for the process of a loading model.
 
-    limit_s  how long the process may be away
+    limit_s  longest time without a running process
     """
 
     def __init__(
@@ -85,7 +85,7 @@ def reload_model(
     must_let_go: bool = False,
     clock: Clock = time.monotonic,
 ) -> None:
-    """Bring `model` back within `timeout_s`; runs in a thread of its own.
+    """Recover `model` within `timeout_s`; runs in a thread of its own.
 
     `dead` is the last known process. It is killed first, whatever its state: a stopped process
     that goes on after a request was sent to it would abort the whole server. `is_well` tells
@@ -117,7 +117,7 @@ def reload_model(
 
 
 def _see_it_let_go(model: str, repository: Repository, clock: Clock) -> None:
-    """Wait until Triton has no open request left for the process that is gone."""
+    """Wait until Triton has no open request for the dead process."""
     limit_s = clock() + _LET_GO_S
     while not repository.is_unloaded(model):
         if clock() > limit_s:
@@ -169,11 +169,11 @@ class Healing:
         self._workers = ThreadPoolExecutor(len(STUBS), thread_name_prefix="recovery")
         self._running: dict[str, Future[None]] = {}
         self.begun = dict.fromkeys(STUBS, 0)
-        """How many reloads were begun, by model."""
+        """Number of reloads, by model."""
         self.begin()
 
     def begin(self) -> None:
-        """Another server runs: nothing that happened to the last one counts."""
+        """Reset all recoveries for a new server."""
         self._recoveries = {model: Recovery(model) for model in STUBS}
         self._running.clear()
 
@@ -228,7 +228,7 @@ class Healing:
         return None
 
     def _finished(self, model: str, ended: Future[None], now_s: float) -> tuple[Action, str]:
-        """Take the end of a reload; what follows, and why."""
+        """Handle the end of a reload; returns the action and its reason."""
         recovery = self._recoveries[model]
         try:
             ended.result()

@@ -15,7 +15,7 @@ _PROBE_PERIOD_S = 0.25
 
 
 class RepositoryError(RuntimeError):
-    """The server refused or did not answer; the message says to what."""
+    """The server refused a request or did not answer; the message names the request."""
 
 
 class Repository:
@@ -32,8 +32,8 @@ class Repository:
         return status == http.client.OK
 
     def states(self) -> dict[str, set[str | None]]:
-        """What state each model is in, all its versions together; None: in none yet. Raises if that
-        is unknown, as where another server, to which `headers` mean nothing, has the port."""
+        """The states of each model's versions; None: a version has no state yet. Raises if they are
+        unknown, for example if another server, which ignores `headers`, has the port."""
         status, body = self._call("POST", "/v2/repository/index", _PROBE_TIMEOUT_S)
         if status != http.client.OK:
             raise RepositoryError(f"the server did not list its models: {_error(body)}")
@@ -80,12 +80,12 @@ class Repository:
 
 
 class Probe:
-    """What the server last answered about the ensemble, asked again and again by a thread: a
-    server that hangs holds up this thread and never the watch over the processes."""
+    """The server's last answer about the ensemble. A thread asks repeatedly, so that a hanging
+    server blocks only this thread and not the watch over the processes."""
 
     def __init__(self, repository: Repository) -> None:
         self.ready, self.listens = False, True
-        """Whether it would take a request, and whether it takes connections, as far as is known."""
+        """Whether the server is ready and whether it accepts connections, by the last answer."""
         self._repository = repository
         self._answered_s = time.monotonic()
         self._closed = threading.Event()
@@ -94,7 +94,7 @@ class Probe:
 
     @property
     def silence_s(self) -> float:
-        """Seconds since the last answer, whatever it was."""
+        """Seconds since the last answer of any kind."""
         return time.monotonic() - self._answered_s
 
     def close(self) -> None:

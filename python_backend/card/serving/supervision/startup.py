@@ -1,4 +1,4 @@
-"""One start of the server: what may go wrong until all models serve."""
+"""Watches one start of the server until all models serve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ the end of that process, for ever if it lives."""
 
 
 class StartError(RuntimeError):
-    """The server does not come up; the message says how far it came.
+    """The server did not start; the message says which step failed.
 
     transient  whether another start may succeed
     known      whether the log has the message already
@@ -31,9 +31,9 @@ class StartError(RuntimeError):
 
 
 class Startup:
-    """Watches a server that starts, and the seconds that it takes.
+    """Watches a starting server.
 
-    limit_s  how long it may take; time that an engine waits for a processor does not count
+    limit_s  longest start; time in which an engine waits for a processor does not count
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Startup:
         return self._clock() - self._began_s
 
     def check(self) -> None:
-        """Raise `StartError` once it is sure that this start comes to nothing."""
+        """Raise `StartError` once this start has certainly failed."""
         service, server = self._service, self._service.server
         if failure := service.load_failure:
             raise StartError(failure, known=True)
@@ -99,7 +99,7 @@ class Startup:
         return self._lasting.seconds(condition, holds, self._clock())
 
     def _starved_s(self) -> float:
-        """How long the engine that was starved for longest has waited for a processor."""
+        """Longest time that an engine waited for a processor."""
         stubs = {model: self._service.server.stub(model) for model in ENGINES}
         waits = (
             self._starvation[model].of(stub.process.pid, self.seconds)

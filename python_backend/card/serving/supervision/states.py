@@ -1,4 +1,4 @@
-"""The supervisor as a state machine: what follows when something happens to the service or a model.
+"""The supervisor as a state machine: its reactions to events of the service and of models.
 
 `SERVICE` has a row for each event that ends a state of the service, `MODEL` one for each event that
 changes the state of one model's recovery. An event without a row changes nothing. Nothing here
@@ -14,7 +14,7 @@ from enum import Enum, auto
 
 
 class Service(Enum):
-    """What the supervisor does now. `SERVING` is `ready`, `degraded` or `unready` to a probe."""
+    """The state of the service. A probe sees `SERVING` as `ready`, `degraded` or `unready`."""
 
     READING = auto()  # a child process reads the models' files; the health port answers
     STARTING = auto()  # Triton loads the models
@@ -24,7 +24,7 @@ class Service(Enum):
 
 
 class Happening(Enum):
-    """How a state of the service ends."""
+    """An event that ends a state of the service."""
 
     FILES_FIT = auto()
     COMPLETE = auto()  # all models serve
@@ -49,7 +49,7 @@ SERVICE: Mapping[tuple[Service, Happening], Service] = {
 
 
 class Repair(Enum):
-    """How far the recovery of one model is."""
+    """The state of one model's recovery."""
 
     WELL = auto()
     RELOADING = auto()
@@ -61,7 +61,7 @@ class Repair(Enum):
 
 
 class Event(Enum):
-    """What happens to one model."""
+    """An event of one model."""
 
     LOST = auto()  # its process is gone, stopped, silent or does not take part
     LOST_WITH_STREAMS = auto()  # and only the server's end tells the clients of open streams
@@ -73,7 +73,7 @@ class Event(Enum):
 
 
 class Action(Enum):
-    """What the supervisor does about it."""
+    """The supervisor's reaction to an event."""
 
     NOTHING = auto()
     RELOAD = auto()  # kill what is left of the process, unload and load the model
@@ -106,12 +106,12 @@ EXPENDABLE_MODEL: Mapping[tuple[Repair, Event], tuple[Repair, Action]] = {
     (Repair.PAUSED, Event.LOST): (Repair.RELOADING_AGAIN, Action.RELOAD),  # after the pause
     (Repair.PAUSED, Event.STEADY): (Repair.WELL, Action.NOTHING),
 }
-"""The rows of a model that costs speed and never an answer when it is lost."""
+"""The rows of an expendable model: its loss costs only speed."""
 
 PROBATION_S = 1.0
-"""A model that is lost again sooner was not brought back by its reload."""
+"""A model that is lost again within this time counts as not recovered."""
 LONGEST_PAUSE_S = 60.0
-"""Pauses begin with a second and double."""
+"""Longest pause; pauses begin with a second and double."""
 
 DRAFT, TARGET, CARD, PREPROCESSING = "draft", "target", "card", "preprocessing"
 POSTPROCESSING, REMOTE, ENSEMBLE = "postprocessing", "remote", "ensemble"
@@ -119,17 +119,17 @@ UNARY = ("ensemble_unary", "tensorrt_llm", "llmapi")
 STUBS = (CARD, PREPROCESSING, DRAFT, TARGET, POSTPROCESSING, *UNARY, REMOTE)
 """Models with a process of their own."""
 FRONTS = (ENSEMBLE, *UNARY)
-"""Models that clients ask."""
+"""Models that clients call."""
 EXPENDABLE = (DRAFT, REMOTE)
 HOLDS_STREAMS = (CARD, POSTPROCESSING, *UNARY)
-"""Models that leave the clients of open streams hanging when they are lost: Triton fails what it
-queued for a dead process at one response a second, or never, and `card` waits without end for one
+"""Models that leave clients of open streams without an answer when they are lost: Triton fails the
+requests queued for a dead process at one a second, or never, and `card` waits forever for a model
 of `UNARY`."""
 ANSWERS_CLIENTS = (PREPROCESSING, POSTPROCESSING, *UNARY, REMOTE)
 
 
 def stubs_of(roles: Sequence[str]) -> tuple[str, ...]:
-    """Those of `STUBS` that a service with these roles of models has."""
+    """The part of `STUBS` that a service with these roles has."""
     return tuple(model for model in STUBS if model != DRAFT or DRAFT in roles)
 
 
@@ -162,7 +162,8 @@ class Recovery:
         return action
 
     def see(self, lost: bool, streams: int, now_s: float) -> Action:
-        """Meet what one look at the model says: whether it is lost, and `streams` with it."""
+        """Handle one observation of the model: whether it is lost, and the number of open streams
+        that are lost with it."""
         if now_s - self._since_s > PROBATION_S and (
             not lost or self.state in (Repair.PROBATION, Repair.LAST_PROBATION)
         ):

@@ -24,7 +24,7 @@ from card.serving.triton_server import find_triton, http_address
 from card.settings import ServingSettings, Settings
 
 LOOK_S = 0.1
-"""Pause between two looks around; each takes a millisecond from the engines' cores."""
+"""Pause between two observations; each takes 1 ms of the engines' cores."""
 START_ATTEMPTS = 3
 """Starts in a row that may fail before the supervisor ends with exit code 1."""
 _START_PAUSE_S = 1.0
@@ -40,8 +40,8 @@ class UnservableError(RuntimeError):
 
 
 class StopRequests:
-    """Requests to stop, as signals make them: a pipe, because a handler interrupts anything and
-    must take no lock. The pipe stays open as long as the process."""
+    """Stop requests from signals, in a pipe, because a signal handler must not take locks. The pipe
+    stays open as long as the process."""
 
     def __init__(self) -> None:
         self._asked = 0
@@ -49,19 +49,19 @@ class StopRequests:
         os.set_blocking(self._writer, False)
 
     def ask(self) -> None:
-        """Ask once more; safe in a signal handler and in any thread."""
+        """Add a stop request; safe in a signal handler and in any thread."""
         with suppress(BlockingIOError):  # it is full of requests
             os.write(self._writer, b"\0")
 
     def wait_for(self, number: int, within_s: float) -> bool:
-        """Wait until it has been asked so often, for that many seconds at most; whether it has."""
+        """Wait at most `within_s` for the request of this number; returns whether it came."""
         if self._asked < number and select.select([self._reader], [], [], within_s)[0]:
             self._asked += len(os.read(self._reader, 4096))
         return self._asked >= number
 
 
 class Supervisor:
-    """Keeps one service running until a stop is asked for."""
+    """Keeps one service running until a stop request."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Supervisor:
         self._attempt = 1
         self._restarts = self._guard_restarts = 0
         self._awaits_guard = False
-        """Whether one was started again that has not listened yet."""
+        """Whether a replaced guard does not listen yet."""
         with ExitStack() as end:
             self._reading = ModelFilesReading(settings)
             end.callback(self._reading.close)
@@ -185,7 +185,7 @@ class Supervisor:
         return Happening.COMPLETE
 
     def _serve(self) -> Happening:
-        """Look around until the server is lost or a stop is asked for."""
+        """Watch the service until the server is lost or a stop request comes."""
         service = self._service
         assert service is not None
         while not self._stop_requests.wait_for(1, self._look_s):
@@ -246,7 +246,8 @@ class Supervisor:
         return Happening.STOP if stopped else Happening.START_FAILED
 
     def _has_ended(self, service: RunningService, busy_s: float) -> bool:
-        """Whether a service that refuses has answered everything; `busy_s` is its last session."""
+        """Whether a draining service has answered everything; `busy_s` is the time of its last
+        session."""
         if service.open_slots or self._clock() - busy_s < LINGER_S:
             return False
         try:
@@ -275,7 +276,7 @@ class Supervisor:
             raise StartError(f"a process of this service does not end: {error}") from error
 
     def _heal(self, service: RunningService, sights: Mapping[str, Sight]) -> str | None:
-        """Why the server must restart, if it must."""
+        """Recover models and the guard; returns why the server must restart, or None."""
         return self._healing.heal(sights, service.server_sight, service.open_slots, service.reload)
 
     def _tend_guard(self, service: RunningService) -> None:
@@ -331,7 +332,7 @@ class Supervisor:
 
 
 def meets_strangers(serving: ServingSettings) -> bool:
-    """Whether others than this machine may send requests that this version of Triton dies of."""
+    """Whether other machines may send requests that crash this version of Triton."""
     open_on = {
         *((http_address(serving),) if serving.http_inference else ()),
         *(() if serving.guard else (serving.address,)),

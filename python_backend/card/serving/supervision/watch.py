@@ -1,7 +1,7 @@
-"""Judges what one look at the processes shows: which model or server is lost, and why.
+"""Judges observations of the processes: which model or server is lost, and why.
 
-A silence counts only as far as the process did not wait for a processor. Nothing here touches a
-process, except that `threads_of` reads what the kernel says of one.
+A silence does not count while the process waited for a processor. This module touches no process;
+only `threads_of` reads the kernel's data of one.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from pathlib import Path
 from card.serving.supervision.states import ANSWERS_CLIENTS, CARD
 
 MOST_STOPPED_S = 0.3
-"""How long a model that answers clients may be stopped. Triton gives up on a process that does not
-answer for a second and uses the memory of its requests for others. If the process goes on, the end
-of one client's text comes out in the stream of another. So the process must be gone by then."""
+"""Longest stop of a model that answers clients. Triton gives up on a process that does not answer
+for a second and reuses the memory of its requests. If the process then continues, one client's text
+ends up in another client's stream. So the process must be killed before."""
 BLINK_S = 0.5
-"""A longer pause between two looks: the supervisor did not run, so perhaps no process did."""
+"""After a longer pause between two looks the supervisor, and perhaps every process, did not run."""
 SERVER_SILENCE_S = 15.0
-"""A server that answers no health request for longer hangs."""
+"""A server that answers no health request for longer counts as hanging."""
 CLOSED_S = 1.0
-"""A server that refuses connections for longer is ending, as on a SIGTERM that is not ours. It
-leaves open streams without a word meanwhile."""
+"""A server that refuses connections for longer is ending, for example after a foreign SIGTERM. Open
+streams get no answer meanwhile."""
 CARD_SILENCE_S = 15.0
-"""A `card` that is silent for longer waits for Triton to take a response. Only another server
-helps."""
+"""A `card` that is silent for longer waits for Triton to accept a response. Only a restart of the
+server helps."""
 UNNOTED_S = 0.3
-"""Shorter silences are not looked into: to read all threads of a process takes a millisecond."""
+"""Shorter silences are not examined, because reading all threads of a process takes 1 ms."""
 MOST_TIMES = 10
-"""Waiting for a processor excuses at most so many times the silence that is allowed: a process that
-spins for ever waits for processors too where others want them."""
+"""Waiting for a processor excuses at most this multiple of the allowed silence: on a busy machine a
+process that spins forever waits for processors too."""
 
 
 class ProcessState(Enum):
-    """What the kernel says about a process; a zombie is gone."""
+    """The kernel's state of a process; a zombie counts as gone."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -47,11 +47,11 @@ class ProcessState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One look at a model's process.
+    """One observation of a model's process.
 
-    silence_s  seconds since its last heartbeat; 0 for a model that has none, or not yet
-    starved_s  how many of them do not count, because the process waited for a processor
-    attached   whether it takes part in serving; only engines may not (yet)
+    silence_s  seconds since its last heartbeat; 0 for a model without heartbeats so far
+    starved_s  part of the silence in which the process waited for a processor
+    attached   whether the process takes part in serving; always true except for engines
     streams    open streams that are lost with it
     """
 
@@ -77,7 +77,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class ServerSight:
-    """One look at the server: seconds since it last answered, and whether it takes connections."""
+    """One observation of the server: seconds since its last answer, and whether it listens."""
 
     process: ProcessState
     silence_s: float = 0.0
@@ -86,7 +86,7 @@ class ServerSight:
 
 @dataclass(slots=True)
 class Lasting:
-    """For how long conditions have been seen to hold without a break."""
+    """Measures how long conditions have held without a break."""
 
     _since_s: dict[str, float] = field(default_factory=dict)
 
@@ -97,13 +97,13 @@ class Lasting:
         return now_s - self._since_s.setdefault(condition, now_s)
 
     def forget(self, prefix: str = "") -> None:
-        """Begin anew with all conditions that have this prefix."""
+        """Reset all conditions with this prefix."""
         for condition in [name for name in self._since_s if name.startswith(prefix)]:
             del self._since_s[condition]
 
 
 class Watch:
-    """What is wrong, look after look. Times are seconds on one monotonic clock."""
+    """Judges repeated observations. Times are seconds on one monotonic clock."""
 
     def __init__(self, *, engine_timeout_s: float, load_timeout_s: float) -> None:
         self._engine_timeout_s = engine_timeout_s
@@ -112,19 +112,19 @@ class Watch:
         self._lasting = Lasting()
 
     def look(self, now_s: float) -> None:
-        """Begin a look. After a pause of the whole machine or container every process gets the
-        time to speak again before its silence counts; a process that is gone is still gone."""
+        """Begin an observation. After a pause of the whole machine or container, silences start
+        again at 0; a process that is gone is still gone."""
         if now_s - self._looked_s > BLINK_S:
             self._lenient_until_s = now_s + self._engine_timeout_s
             self._lasting.forget()
         self._looked_s = now_s
 
     def forget(self, model: str) -> None:
-        """A new process of this model gets a time of its own."""
+        """Reset the conditions of this model for its new process."""
         self._lasting.forget(f"{model} ")
 
     def model(self, model: str, sight: Sight) -> str | None:
-        """Why this model is lost; None: it is not."""
+        """Why this model is lost; None: it is not lost."""
         if sight.process is ProcessState.GONE:
             return "its process is gone"
         most_s = self._engine_timeout_s
@@ -138,7 +138,7 @@ class Watch:
         return f"not attached for {detached_s:.0f} s" if detached_s > self._load_timeout_s else None
 
     def server(self, server: ServerSight, card: Sight | None) -> str | None:
-        """Why the server is lost. `card` is None where it cannot be judged, as in a reload."""
+        """Why the server is lost; None: it is not lost. `card` is None during its reload."""
         if server.process is ProcessState.GONE:
             return "the server's process is gone"
         stopped_s = self._seconds("stopped", server.process is ProcessState.STOPPED)
@@ -165,8 +165,8 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """What the kernel says of one thread: nanoseconds that it ran, and that it waited for a
-    processor without a wait that lasts; whether it runs now or waits for a processor."""
+    """The kernel's data of one thread: nanoseconds that it ran, nanoseconds of its finished waits
+    for a processor, and whether it now runs or waits for a processor."""
 
     ran_ns: int
     waited_ns: int
@@ -174,7 +174,7 @@ class Thread:
 
 
 def threads_of(pid: int) -> dict[int, Thread]:
-    """By their ids; empty where the kernel does not tell, or the process is gone."""
+    """Threads by id; empty if the kernel provides no data, or the process is gone."""
     threads: dict[int, Thread] = {}
     with suppress(OSError):
         for task in list(Path(f"/proc/{pid}/task").iterdir()):
@@ -187,10 +187,11 @@ def threads_of(pid: int) -> dict[int, Thread]:
 
 
 class Starvation:
-    """Which part of the silences of a process, and of its successors, is due to the machine.
+    """Measures the part of a process's silences in which it waited for a processor.
 
     The kernel adds a wait when it ends; until then the thread is ready and does not run. All
-    threads count, because the one that beats may wait for another, as for the interpreter's lock.
+    threads count, because the beating thread may wait for another one, for example for the
+    interpreter's lock.
     """
 
     def __init__(
