@@ -1,6 +1,5 @@
-"""A proxy in front of Triton's gRPC that lets through what the models are meant to see.
+"""A proxy in front of Triton's gRPC that forwards only safe requests.
 
-Some requests end this version of Triton before a model sees them (SECURITY.md). `request` knows
-which, `proxy` passes everything else on as it is, `server` is the port that both stand behind, and
-`command` the process.
+Some requests crash this version of Triton before a model sees them (SECURITY.md). `request` detects
+them, `proxy` forwards all others unchanged, `server` is the port, and `command` the process.
 """

@@ -1,4 +1,4 @@
-"""How many calls are open at a time. An idle call makes room for a new one."""
+"""Limits the calls that are open at a time. A new call may replace an idle one."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ Result = TypeVar("Result")
 
 
 class FullError(Exception):
-    """As many calls are open as may be, and none of them is idle."""
+    """The most calls are open, and none of them is idle."""
 
 
 class LostError(Exception):
-    """The call was idle, and another one wanted its place."""
+    """The call was idle, and another call took its place."""
 
 
 class Place:
-    """What one call has taken.
+    """The place of one call.
 
-    A call is idle while nothing was said in it, in either direction, unless it asked and waits for
-    an answer. Of several requests in one stream any answer counts: the guard reads no answers.
+    A call is idle while it has no message in either direction, unless its client waits for an
+    answer. For several requests in one stream any answer counts, because the guard reads no
+    answers.
     """
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
@@ -33,7 +34,7 @@ class Place:
         self._lost = asyncio.Event()
 
     def asked(self) -> None:
-        """Its client asked and waits for an answer."""
+        """Record that the client sent a request and waits for an answer."""
         self._waits = True
 
     def answered(self) -> None:
@@ -48,8 +49,8 @@ class Place:
         self._lost.set()
 
     async def hold(self, work: Awaitable[Result]) -> Result:
-        """Do the work while the place is kept. Raises `LostError`, and cancels it, once it is
-        lost."""
+        """Run `work` while the call keeps its place. When it loses the place, cancel the work and
+        raise `LostError`."""
         working = asyncio.ensure_future(work)
         losing = asyncio.ensure_future(self._lost.wait())
         try:
@@ -65,9 +66,9 @@ class Place:
 class Admission:
     """Hands out places.
 
-    calls   at a time
-    idle_s  for which a call must be idle to be ended for another one; more than a second, for that
-            is how often `card` sends a sign of life to a client that waits
+    calls   most calls at a time
+    idle_s  least idle seconds of a call that is ended for another one; more than a second, the
+            interval of `card`'s empty deltas to a waiting client
     """
 
     def __init__(

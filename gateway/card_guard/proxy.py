@@ -1,4 +1,4 @@
-"""Every call of Triton's gRPC that is meant for clients, passed on byte for byte."""
+"""Forwards the calls of Triton's gRPC that are meant for clients, byte for byte."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _ANSWERED_ONCE = frozenset(
         "/grpc.health.v1.Health/Check",
     }
 )
-"""All others are unknown here: model control, shared memory, traces and logs are no client's."""
+"""Allowed calls. Model control, shared memory, traces and logs are not for clients."""
 
 _AWAY = "UNAVAILABLE: the server behind this port is not there, or not yet; try again"
-"""The error does not say where the server would be: clients need not know."""
+"""The error hides the server's address from clients."""
 
 _FULL = "as many calls are open as are taken at a time (--calls); try again"
 _IDLE = "nothing was said in this call, and its place was wanted (--calls, --idle-s); call again"
@@ -49,11 +49,11 @@ _OF_THE_CONNECTION = frozenset({"user-agent", "content-type", "te"})
 
 
 class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy skips gRPC
-    """Answers calls by asking Triton through `channel`, once they have been looked at.
+    """Checks calls, and answers them by calling Triton through `channel`.
 
-    models        those that clients may ask
-    admission     how many calls may be open at a time
-    most_leaving  streams that clients have left and that wait for a good moment to be cancelled
+    models        models that clients may call
+    admission     limits the calls that are open at a time
+    most_leaving  most streams of clients that left, which wait for their cancellation
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy skips gRPC
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler | None:
         method = handler_call_details.method
-        # All as streams: gRPC itself would wait for the message of a call without end.
+        # All calls are streams here, because gRPC would wait forever for a unary call's message.
         if method == _STREAM:
             return grpc.stream_stream_rpc_method_handler(partial(self._admitted, self._stream))
         if method in _ANSWERED_ONCE:
@@ -124,8 +124,8 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy skips gRPC
     async def _stream(
         self, requests: AsyncIterator[bytes], context: ServicerContext, place: Place
     ) -> None:
-        """One stream of a client is one of Triton's. A refused request is answered in it, as Triton
-        answers one that it does not like; the others go on."""
+        """Forward one stream of a client as one stream of Triton. A refused request gets an error
+        in the stream, as from Triton; the other requests continue."""
         one_at_a_time = asyncio.Lock()
 
         async def answer(message: bytes) -> None:
@@ -140,12 +140,12 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy skips gRPC
             await place.hold(stream.ends())
         except grpc.aio.AioRpcError as error:
             await self._pass_on(error, context)
-        finally:  # a client that left is the end of both
+        finally:  # also when the client left
             asking.cancel()
             self._leave(stream)
 
     def _open_stream(self, context: ServicerContext) -> StreamStreamCall:
-        # The client's own deadline ends its call, and that this one.
+        # The client's deadline ends its call, which ends this call.
         left_s = context.time_remaining()
         return self._channel.stream_stream(_STREAM)(
             metadata=_metadata(context),
@@ -159,7 +159,7 @@ class Proxy(grpc.GenericRpcHandler):  # type: ignore[misc]  # mypy skips gRPC
         task.add_done_callback(self._leaving.discard)
 
     async def _pass_on(self, error: grpc.aio.AioRpcError, context: ServicerContext) -> None:
-        """End a call as Triton did, or as its absence."""
+        """End a call with Triton's status, or report that Triton is not running."""
         away = error.code() is grpc.StatusCode.UNAVAILABLE
         lost = away and self._channel.get_state() is not grpc.ChannelConnectivity.READY
         if lost or error.details() == NO_STATUS:
@@ -195,7 +195,7 @@ def _refusal(error: RequestError) -> bytes:
 
 
 def _metadata(context: ServicerContext) -> tuple[tuple[str, str | bytes], ...]:
-    """What the client sent of its own, such as a trace's parent."""
+    """The client's own metadata, such as a trace's parent."""
     return tuple(
         (name, value)
         for name, value in context.invocation_metadata() or ()

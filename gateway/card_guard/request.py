@@ -1,4 +1,4 @@
-"""Which requests to infer are refused, because they would end Triton itself."""
+"""Refuses inference requests that would crash Triton."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 MOST_ELEMENTS = 1 << 20
-"""Of one tensor. The service's own take far fewer; beyond 2^60 their bytes overflow."""
+"""Most elements of one tensor. The service needs far fewer; beyond 2^60 their bytes overflow."""
 
 MOST_PARTS = 64
-"""Tensors that go in, that come out, and parameters of each: of a request, more than any has use
-for. Looking at millions would delay all other calls."""
+"""Most inputs, outputs, and parameters of each in a request. Checking millions would delay all
+other calls."""
 
 _MOST_DIMENSIONS = 8
 _LONGEST_SHOWN = 80
@@ -22,7 +22,7 @@ _SHARED_MEMORY = "shared_memory_"
 
 
 class RequestError(ValueError):
-    """A request that is not passed on; the message says why, `request_id` is its id."""
+    """A request is refused; the message says why, `request_id` is its id."""
 
     def __init__(self, problem: str, request_id: str = "") -> None:
         super().__init__(f"INVALID_ARGUMENT: {problem}")
@@ -65,7 +65,7 @@ def _problem_of(request: service_pb2.ModelInferRequest, models: Collection[str])
 
 
 def _excess(request: service_pb2.ModelInferRequest) -> str | None:
-    """What there is too much of to be looked at."""
+    """What the request has too many of; None: nothing."""
     parts = {
         "inputs": request.inputs,
         "outputs": request.outputs,

@@ -1,4 +1,4 @@
-"""The proxy on a port: started, watched while it serves, and drained when it must stop."""
+"""Runs the proxy on a port: starts it, writes heartbeats, and drains it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from card_guard.admission import Admission
 from card_guard.proxy import Proxy
 
 _AT_THE_DOOR = 256
-"""Calls that are being refused or ended, besides those that have a place."""
+"""Most calls beyond those with a place, which are being refused or ended."""
 
 BEAT = b"."
 BEAT_S = 0.25
-"""Between two of them."""
+"""Seconds between two heartbeats."""
 
 
 class StartError(RuntimeError):
-    """The guard cannot begin; the message says what to change."""
+    """The guard cannot start; the message says what to change."""
 
 
 @dataclass(frozen=True)
 class Guard:
-    """What the guard is set to; `card-guard --help` explains the rest.
+    """The guard's settings; `card-guard --help` explains the others.
 
-    calls          at a time, and as many more that their clients have just left
-    greeting_s     within which a client must have spoken TLS, if so, and HTTP/2: then its
-                   connection is closed, as it takes a descriptor that another may want
+    calls          most calls at a time, not counting the same number of calls just left by clients
+    greeting_s     seconds within which a client must complete the TLS and HTTP/2 handshakes; then
+                   the guard closes its connection, to free the descriptor
     without_call_s seconds until a connection without a call is closed, because its client may have
                    vanished. A short time makes gRPC for Python log a line at the client
     beats          file descriptor to write `BEAT` to while calls are taken; None: to none
@@ -54,7 +54,7 @@ class Guard:
 
 
 async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
-    """Pass requests on until `stop`; open calls may take `drain_s` after it.
+    """Forward requests until `stop`; open calls may take `drain_s` after it.
 
     Raises:
         StartError: the address cannot be listened on, or a certificate cannot be used.
@@ -91,8 +91,8 @@ async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
 
 @contextlib.asynccontextmanager
 async def _heard(descriptor: int | None) -> AsyncIterator[None]:
-    """Write beats for the supervisor. They come from the loop that passes messages on, and stop
-    when it does."""
+    """Write heartbeats for the supervisor from the loop that forwards messages, so that they stop
+    when the loop hangs."""
 
     async def beat(watched: int) -> None:
         os.set_blocking(watched, False)

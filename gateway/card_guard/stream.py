@@ -1,8 +1,8 @@
-"""One stream of Triton's, left in a moment in which Triton lets go of all that it holds.
+"""One stream of Triton, cancelled at a moment at which Triton frees all of its memory.
 
-Of a stream that is cancelled while more requests may come Triton 2.51 keeps 32 KiB for good, of one
-that is cancelled between its request and its first response 17, and sometimes as much of one that
-is cancelled just with that response: clients that come and go could fill the machine.
+Triton 2.51 leaks 32 KiB for a stream that is cancelled while more requests may come. It leaks
+17 KiB for one that is cancelled between its request and its first response, and sometimes for one
+that is cancelled together with that response. Clients that come and go could fill the machine.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ import grpc
 from grpc.aio import StreamStreamCall
 
 LINGER_S = 3.0
-"""At most. `card` sends a stream's first response when its text begins, or after a second in the
-queue. For a whole text the first response is the last: only then does Triton see a cancellation."""
+"""Most seconds until the cancellation. `card` sends a stream's first response when its text begins,
+or after a second in the queue. For a whole text the first response is the last; only then does
+Triton see a cancellation."""
 STREAM_ENDED = (grpc.aio.AioRpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
-"""What writing to a stream raises that Triton or the client has ended."""
+"""Errors of writing to a stream that Triton or the client has ended."""
 
 
 class TritonStream:
-    """Reads and writes in tasks of its own: were one of a client that leaves cancelled meanwhile,
-    gRPC would cancel the stream at once.
+    """Reads and writes in tasks of its own, because cancelling a client's task would make gRPC
+    cancel the stream at once.
 
     call    the stream, still without a request
-    answer  called with every message that Triton sends; not once `is_left`
-    linger_s           most seconds until a stream that is left is cancelled
-    behind_response_s  from the first response until then: Triton lets go of it just behind it
+    answer  called with every message of Triton, until `is_left`
+    linger_s           most seconds until the cancellation of a stream that was left
+    behind_response_s  seconds from the first response to the cancellation; Triton frees the memory
+                       just behind the response
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class TritonStream:
         finally:
             self._call.cancel()
             for task in filter(None, (self._writing, self._answering)):
-                task.cancel()  # its error is of no use
+                task.cancel()  # its error does not matter
                 await asyncio.wait({task})
 
     async def _may_be_cancelled(self) -> None:
@@ -89,7 +91,7 @@ class TritonStream:
         if self._is_asked:
             await self._has_answered.wait()
             await asyncio.sleep(self._behind_response_s)
-        else:  # Triton ends what asks for nothing
+        else:  # Triton itself ends a stream without requests
             await self._call.code()
 
     async def _pass_answers_on(self) -> None:

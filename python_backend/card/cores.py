@@ -1,4 +1,4 @@
-"""How many cores there are to use."""
+"""The number of usable cores."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def usable_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Cores that this process may keep busy: those it may run on, or what a container's quota pays
-    for if that is less.
+    """Cores that this process may keep busy: those it may run on, or a container's quota if that is
+    less.
 
     quota  of the control group, "MICROSECONDS PERIOD" or "max PERIOD"
     """

@@ -1,4 +1,4 @@
-"""From settings to an engine: which one, its buffers, the self-check and the cost curve."""
+"""Loads an engine from the settings: chooses it, lays out its buffers, checks and measures it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MOST_THREADS_ALONE = 8
 
 @dataclass(frozen=True)
 class Examination:
-    """What a model is put through at load."""
+    """The examination of a model at load."""
 
     make_row_invariant: Callable[[ConfigurableEngine], ConfigurableEngine] = make_row_invariant
     run_largest_passes: Callable[[ConfigurableEngine], object] = run_largest_passes
@@ -57,10 +57,10 @@ def load_engine(
     graph_rows: tuple[int, ...] | None = None,
     examination: Examination = _WHOLE,
 ) -> Engine:
-    """Load the model of `role`. Raises `EngineError` saying which file does not fit and why.
+    """Load the model of `role`. Raises `EngineError` naming the file that does not fit, and why.
 
-    quickly     whether it may compute more slowly at first, while a thread goes on to compile
-    graph_rows  rows of passes with a decoder of their own; None: those that the role's passes have
+    quickly     whether the engine may be slower at first, while a thread compiles
+    graph_rows  numbers of rows with a decoder of their own; None: those of the role
     """
     model = settings.draft if role == "draft" else settings.target
     is_draft = role == "draft"
@@ -111,8 +111,8 @@ def load_small_draft(settings: Settings, *, quickly: bool = False) -> Engine | N
 
 
 def _dtype(model: ModelSettings, kind: str, *, is_draft: bool) -> Dtype:
-    """A draft's pass takes as long as its weights take to be read, and its rounding changes no
-    text: in eight bits the chat pair's draft agrees with its texts as often as in sixteen."""
+    """The dtype of a model. Reading the weights takes most of a draft's pass, and its rounding
+    changes no text: in eight bits the chat pair's draft agrees as often as in sixteen."""
     return "int8" if is_draft and kind == "openvino" and model.dtype == "auto" else model.dtype
 
 
@@ -151,7 +151,7 @@ def _warm_up(
 def _exchange_decoders(
     engine: ConfigurableEngine, known: Calibration, threads_alone: int, memory: CalibrationCache
 ) -> None:
-    """Let decoders for fixed numbers of rows take the place of one for any."""
+    """Replace the decoder for any rows with decoders for fixed numbers of rows."""
     from card.engines.openvino.engine import OpenVinoEngine
     from card.engines.openvino.later import Exchange
 
@@ -199,7 +199,7 @@ def _row_invariant(
 
 
 def threads_alone_of(target: TargetSettings, cores: int | None = None) -> int:
-    """Threads of a target pass while the draft has nothing to do; 0: as ever."""
+    """Threads of a target pass while the draft is idle; 0: the usual number."""
     if target.device != "cpu":
         return 0
     cores = min(cores or usable_cores(), _MOST_THREADS_ALONE)

@@ -1,4 +1,4 @@
-"""When another process started, as the kernel says."""
+"""The start time of a process, from the kernel."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _STATE, _STARTED = 3, 22
 
 
 def started(pid: int) -> str | None:
-    """When a process began, in ticks since the machine did, which no clock that is set changes.
+    """Start time of a process in ticks since boot, independent of the wall clock.
 
-    With it a process has a name that is never used again, as its id is. None: it has ended; a
-    zombie has.
+    Process id and start time together are unique; ids alone are reused. None: the process, or
+    zombie, has ended.
     """
     try:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")

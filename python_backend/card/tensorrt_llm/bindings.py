@@ -1,8 +1,8 @@
-"""Which engine request decodes which session: a small table in shared memory beside the pool.
+"""The table of engine requests and their sessions, in shared memory beside the pool.
 
-The engine's worker knows a request by its client id alone, and the Triton process learns that id
-only when the request is made. So it writes the id here, next to the session's own id, and the
-hook looks it up; until then the request belongs to no session and gets no candidates.
+The engine's worker knows only the client id of a request, and the Triton process learns that id
+only when it makes the request. So the Triton process writes the id and the session's id here, and
+the hook looks them up. Until then the request belongs to no session and gets no candidates.
 
 As in the pool, every field is an aligned word with one writer, and a record's key is stored last.
 """
@@ -48,7 +48,7 @@ class Bindings:
 
     @classmethod
     def create(cls, pool: Pool) -> Bindings:
-        """A fresh table beside the pool in place of an older one; its owner's, while it lives."""
+        """Make a table beside the pool in place of an older one, locked while its owner lives."""
         path = _path(pool)
         new = path.with_name(f".requests-{os.getpid()}")
         descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -70,7 +70,7 @@ class Bindings:
             return None
 
     def close(self) -> None:
-        """Let go of the file and its lock. The table must not be used afterwards."""
+        """Close the file and release its lock. The table must not be used afterwards."""
         del self._owner, self._worker, self._bound, self._offered
         self._map.close()
         os.close(self._descriptor)
@@ -86,7 +86,7 @@ class Bindings:
     # --- the Triton process -------------------------------------------------------------------
 
     def bind(self, slot: int, client_id: int, session_id: int) -> None:
-        """From now on the request of `client_id` decodes the session of `session_id`."""
+        """Record that the request of `client_id` decodes the session of `session_id`."""
         self._bound[slot, 1] = session_id
         self._bound[slot, 0] = client_id
 
@@ -101,7 +101,7 @@ class Bindings:
     def offered(self, slot: int, session_id: int, length: int) -> list[int]:
         """Candidates that the hook gave for the pass behind `length` tokens; none if it did not.
 
-        Only to be asked once the engine is done with the request.
+        Call it only after the engine has finished the request.
         """
         row = self._offered[slot]
         if row[0] != length or row[2] != session_id:
@@ -117,7 +117,7 @@ class Bindings:
         return int(self._owner[0])
 
     def follow(self, *, publishes: bool) -> None:
-        """Tell whether the hook publishes commits."""
+        """Set whether the hook publishes commits."""
         self._worker[0] = publishes
 
     def requests(self) -> dict[int, tuple[int, int]]:
@@ -130,7 +130,7 @@ class Bindings:
         }
 
     def offer(self, slot: int, session_id: int, length: int, tokens: list[int]) -> None:
-        """Remember what is offered behind `length` tokens."""
+        """Store the candidates offered behind `length` tokens."""
         row = self._offered[slot]
         row[_LINE : _LINE + len(tokens)] = tokens
         row[2] = session_id

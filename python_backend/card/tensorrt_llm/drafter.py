@@ -1,6 +1,7 @@
-"""CARD as TensorRT-LLM's user-provided drafter: the cache is asked before every target pass.
+"""CARD as TensorRT-LLM's user-provided drafter, which queries the cache before every target pass.
 
-Imported only where `tensorrt_llm` is, and by its worker, into which the drafter is pickled.
+Only processes with `tensorrt_llm` import this module: the Triton process and the engine's worker,
+into which the drafter is pickled.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from card.tensorrt_llm.lookup import CandidateLookup, LookupSettings
 log = logging.getLogger(__name__)
 
 _LENGTHS = ("max_draft_len", "max_draft_tokens", "max_total_draft_tokens")
-"""Names that the number of candidates has had, as a constructor argument and as an attribute."""
+"""Names of the number of candidates in different versions, as argument and as attribute."""
 
 
 def base_arguments(base: type, candidates: int) -> dict[str, int]:
-    """Of `_LENGTHS`, those that this version's constructor takes; none up to 1.1."""
+    """The arguments of `_LENGTHS` that this version's constructor takes; none up to 1.1."""
     known = inspect.signature(base.__init__).parameters  # type: ignore[misc]
     return {name: candidates for name in _LENGTHS if name in known}
 
@@ -29,10 +30,10 @@ def base_arguments(base: type, candidates: int) -> dict[str, int]:
 class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
     """Sets the candidates of every request in flight from the candidate cache.
 
-    It is pickled as its settings alone and attaches to the cache at its first call, in the worker.
-    It writes nothing but `py_draft_tokens`: fresh lists of at most `settings.candidates` ids.
+    Its pickle holds only its settings. It attaches to the cache at its first call, in the worker.
+    It writes only `py_draft_tokens`: new lists of at most `settings.candidates` ids.
 
-    shared  ask on rank 0 alone and tell the other tensor-parallel ranks
+    shared  query only on rank 0 and broadcast to the other tensor-parallel ranks
     """
 
     def __init__(self, settings: LookupSettings, shared: bool = False) -> None:
@@ -77,14 +78,14 @@ class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
         return answers
 
     def _report(self, error: Exception) -> None:
-        """Once per kind of failure, not once per pass."""
+        """Log an error, once for each kind of failure."""
         if (failure := repr(error)) != self._last_failure:
             log.error("no candidates: the cache cannot be asked", exc_info=error)
             self._last_failure = failure
 
 
 def shared_answer(ask: Callable[[], list[list[int]]]) -> list[list[int]]:
-    """What rank 0 gets from `ask`, on every rank.
+    """The result of `ask` on rank 0, on every rank.
 
     Every rank has its own copy of the drafter, schedules the same batch and must verify the same
     candidates, or shapes and collectives diverge: one collective per hook call, in which every rank

@@ -1,6 +1,6 @@
-"""What the hook does before a target pass: publish what was accepted, ask the cache for more.
+"""The hook's work before a target pass: publish accepted tokens, query the cache.
 
-Free of the runtime: requests are whatever looks like `EngineRequest`.
+This module does not import the runtime: a request is anything like `EngineRequest`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DUMMIES = ("is_dummy", "is_attention_dp_dummy", "is_cuda_graph_dummy")
 
 
 class EngineRequest(Protocol):
-    """What is read of the runtime's `LlmRequest`."""
+    """The part of the runtime's `LlmRequest` that the hook reads."""
 
     py_client_id: int | None
 
@@ -48,8 +48,8 @@ class LookupSettings:
     server_pid  the Triton server of the pool
     vocabulary  ids that a token may have
     candidates  most tokens per request and pass
-    budget_s    the hook's time is added to every target pass: what is not answered by then gets no
-                candidates this time, and comes first in the next pass
+    budget_s    time limit of the hook, which adds to every target pass; a request without an answer
+                by then gets no candidates, and comes first in the next pass
     """
 
     directory: Path
@@ -182,8 +182,8 @@ class CandidateLookup:
         return session if is_its_own else None
 
     def _unasked(self, request: EngineRequest, session: _Session | None) -> list[int]:
-        """What a request gets that the budget does not reach: nothing, unless it must go without
-        speculation, for then nothing would be filled up with what may be accepted."""
+        """The answer to a request beyond the time limit: no candidates. A request without
+        speculation gets ids that cannot be accepted, because the runtime would fill the list up."""
         if session is None or PACINGS[session.request.pacing].queries:
             return []
         return _unacceptable(session.request, self._room(session, len(request.get_tokens(0))))
@@ -212,7 +212,7 @@ class CandidateLookup:
         return list(session.offered)
 
     def _query(self, session: _Session, tokens: list[int], limit: int) -> list[int]:
-        """The likeliest continuation of what is committed, at most `limit` tokens."""
+        """The likeliest continuation of the committed text, at most `limit` tokens."""
         if limit < 1 or not PACINGS[session.request.pacing].queries:
             return []
         found: list[int] = []
