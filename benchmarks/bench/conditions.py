@@ -1,4 +1,4 @@
-"""What was run, on what machine, with which settings."""
+"""The conditions of a run: software, machine and settings."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Loops:
         gc.freeze()
 
     def use(self, threads: int, decoding: str) -> None:
-        """From now on step the loops on so many threads."""
+        """Step the loops on `threads` threads from now on."""
         # In draft-then-verify both models have so many threads; otherwise the target takes the
         # cores of a draft that is stopped or not there.
         pacing = PACINGS[decoding]
@@ -112,7 +112,7 @@ class Loops:
         let_torch_use(threads)
 
     def announce(self) -> None:
-        """Beat for the draft if it runs here: nothing else does."""
+        """Write the draft's heartbeats, if it runs in this process."""
         if self._draft is not None:
             self.pool.beat("draft", EngineState.ATTACHED)
 
@@ -226,11 +226,11 @@ class InProcess:
         return self.engines.on("target", self.settings.target.threads, spreads=True)
 
     def rows_for(self, candidates: int) -> int:
-        """`rows`; where they are fixed, enough to verify so many candidates."""
+        """`rows`; if they are fixed, enough rows to verify these candidates."""
         return self.rows if self.rows_adapt else max(candidates + 1, self.rows)
 
     def room_for(self, candidates: int, width: int) -> dict[str, Any]:
-        """What a pacing that waits for so many candidates changes of the settings."""
+        """The changed settings of a pacing that waits for this number of candidates."""
         return {"width": width, "rows": "auto" if self.rows_adapt else self.rows_for(candidates)}
 
     @contextmanager

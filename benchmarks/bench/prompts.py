@@ -108,7 +108,7 @@ def read_prompts(
 
 
 def check_room(prompts: list[Prompt], max_tokens: int, limits: LimitSettings) -> None:
-    """Refuse what the settings do not admit. Raises `PromptsError`."""
+    """Refuse prompts that the settings do not allow. Raises `PromptsError`."""
     if max_tokens > limits.max_tokens:
         raise PromptsError(
             f"--max-tokens is {max_tokens}; at most {limits.max_tokens} are allowed "

@@ -54,7 +54,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Completion:
-    """One text by one contender; `equal` to what the target wrote alone."""
+    """One text by one contender; `equal`: it equals the target's own text."""
 
     contender: Contender
     task: Task

@@ -22,7 +22,7 @@ _HELD_OUT_SEED = 1
 
 
 class AlignmentError(RuntimeError):
-    """No scale gives the agreement asked for."""
+    """No scale reaches the requested agreement."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def random_target(
 
 
 def weigh_later_layers(model: LlamaForCausalLM, shape: PairShape, seed: int, scale: float) -> None:
-    """Draw anew what the layers behind the draft's add, times `scale`."""
+    """Draw the output matrices of the layers behind the draft's again, times `scale`."""
     with torch.no_grad():
         for index in range(shape.draft_layers, shape.layers):
             for suffix in _CONTRIBUTING:

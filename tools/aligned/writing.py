@@ -22,7 +22,7 @@ def write_target(
 
 
 def write_draft(target: LlamaForCausalLM, shape: PairShape, tokenizer: Path, folder: Path) -> None:
-    """Write the target's first layers with its embedding, norm and head; nothing is copied."""
+    """Write the target's first layers with its embedding, norm and head, without copies."""
     with torch.device("meta"):
         draft = LlamaForCausalLM(LlamaConfig(**shape.config(shape.draft_layers)))
     weights = target.state_dict()

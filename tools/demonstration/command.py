@@ -237,7 +237,7 @@ async def _ready(service: SupervisedServer | GatewayProcess) -> None:
 
 
 async def _watch(server: SupervisedServer, gateway: GatewayProcess | None) -> None:
-    """Serve for ever; raises `SupervisorEndedError` or `GatewayEndedError` when one gives up."""
+    """Serve forever; raises `SupervisorEndedError` or `GatewayEndedError` when one ends."""
     while True:
         server.check_alive()
         if gateway is not None:

@@ -23,7 +23,7 @@ _ANSWER_S = 2.0
 
 
 class GatewayEndedError(RuntimeError):
-    """The gateway is not there any more; what it said stands on standard error."""
+    """The gateway ended; its messages stand on standard error."""
 
 
 class GatewayProcess:

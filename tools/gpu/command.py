@@ -1,4 +1,4 @@
-"""The command line: which phases run in which order, and the verdict."""
+"""The command line: the phases in their order, and the verdict."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 class _Run:
-    """One run: phase after phase, and what was found is written down at once."""
+    """One run: runs phase after phase and saves each finding at once."""
 
     def __init__(self, report: Report, device: str, draft_device: str, scratch: Path) -> None:
         self._report, self._devices, self._scratch = report, (device, draft_device), scratch

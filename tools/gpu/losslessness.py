@@ -1,4 +1,4 @@
-"""Does every way to decode write, token by token, what the target writes alone?"""
+"""Checks that every way to decode writes the target's own text, token by token."""
 
 from __future__ import annotations
 

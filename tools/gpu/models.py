@@ -61,7 +61,7 @@ AGREEMENT = 0.8
 
 FULL = Extent(1152, 256, 4, 96, 192, 30, 1 << 30, "1b-8b", (0.6, 0.9))
 TINY = Extent(300, 48, 1, 16, 16, 3, 1 << 25, "tiny", (), streams=2)
-"""For a processor, where nothing is proven but that the code runs."""
+"""For a processor, which only shows that the code runs."""
 
 
 @dataclass(frozen=True)

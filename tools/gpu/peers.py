@@ -1,4 +1,4 @@
-"""`transformers` on the same pair and prompts: what people use where nothing is served."""
+"""`transformers` on the same pair and prompts, the usual choice without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The phases of a run: each yields what it finds as soon as it is found."""
+"""The phases of a run; each yields its findings as they come."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class Report:
     peers: Tables = field(default_factory=dict)
 
     def add(self, found: Found) -> list[str]:
-        """Take in what was found. Returns the lines that say so."""
+        """Add a finding. Returns the lines that report it."""
         if isinstance(found, Check):
             self.checks.append(found)
             return [str(found)]
@@ -153,7 +153,7 @@ class Report:
         return f"{word}: {said}"
 
     def write(self) -> None:
-        """Save what was found so far: a reader finds the file before or after, never in between."""
+        """Save all findings so far, atomically."""
         if self.file is None:
             return
         content: dict[str, Any] = {"date": datetime.now().astimezone().isoformat()}

@@ -19,7 +19,7 @@ _THREADS = 1
 
 @dataclass(frozen=True)
 class Demand:
-    """What is asked for: so many streams at once, at this temperature."""
+    """The demand: number of concurrent streams, and the temperature."""
 
     streams: int = 1
     temperature: float = 0.0

@@ -66,7 +66,7 @@ class Model:
 
     @classmethod
     def read(cls, path: Path) -> Model:
-        """Raises `PairError` naming what is missing."""
+        """Raises `PairError` naming the missing part."""
         path = Path(os.path.realpath(path))  # `Path.resolve` raises where links lead in circles
         if not path.exists():
             raise PairError(f"{path} does not exist; name a Hugging Face directory or a GGUF file")
@@ -110,7 +110,7 @@ class Model:
 
     @cached_property
     def ends(self) -> dict[str, list[int]]:
-        """Ids that end a text, by what names them."""
+        """Ids that end a text, by the file that names them."""
         size = self.config.get("vocab_size")
         tokenizer = self.files.tokenizer()
         return end_ids_by_source(self.files, size if isinstance(size, int) else 0, tokenizer)

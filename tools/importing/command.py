@@ -1,4 +1,4 @@
-"""`scripts/import_pair`: may these two models be served together, and what would it bring?"""
+"""`scripts/import_pair`: checks whether two models can be served together, and their speedup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from importing.settings_file import settings_text, write_settings
 
 PROMPTS = REPOSITORY_ROOT / "benchmarks/prompts.jsonl"
 UNUSABLE = 1
-"""Exit code when the pair does not have what CARD needs."""
+"""Exit code for a pair that CARD cannot serve."""
 WRONG = 2
 """Exit code when an argument or a file is wrong."""
 

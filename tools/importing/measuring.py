@@ -1,4 +1,4 @@
-"""How well the draft foresees the target, and what their passes cost on this machine."""
+"""Measures a draft's agreement with its target, and the cost of their passes on this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Measured:
 
 
 def why_not_measured(draft: Model, target: Model, settings: Settings) -> str | None:
-    """What keeps the pair from being measured here; None if nothing does."""
+    """Why the pair cannot be measured here; None if it can."""
     unknown = [model.path.name for model in (draft, target) if model.obstacle is not None]
     if unknown:
         return f"our own engines do not know the family of {' and '.join(unknown)}"

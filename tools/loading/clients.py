@@ -40,7 +40,7 @@ NONSENSE: tuple[dict[str, Any], ...] = (
 
 @dataclass
 class Tally:
-    """What happened. `failures` say what should not have."""
+    """The result of a run; `failures` lists the errors."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     compared: int = 0
@@ -49,7 +49,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Expected:
-    """A request and what the target alone answers to it."""
+    """A request, and the target's own answer to it."""
 
     request: GenerateRequest
     text: str

@@ -25,7 +25,7 @@ WINDOWS = 3
 
 
 class PerfAnalyzerError(RuntimeError):
-    """It cannot be started, or measured nothing; the message says why and what to do."""
+    """perf_analyzer cannot start, or measured nothing; the message says why and what to do."""
 
 
 class NothingMeasuredError(PerfAnalyzerError):

@@ -1,4 +1,4 @@
-"""Hours of everything at once, and a verdict: right texts, no slot lost, nothing that grows."""
+"""Hours of mixed load, then a verdict: correct texts, no lost slot, no growth."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Observed:
         self.incidents: list[str] = []
 
     def judge(self, seconds: float) -> list[str]:
-        """What is wrong, in one line each; nothing if all is well."""
+        """Each problem in one line; empty if there is none."""
         wrong = [*self.tally.failures, *self.incidents]
         if self.tally.compared == 0:
             wrong.append("no text was completed, so nothing was compared")
@@ -218,7 +218,7 @@ async def _leave_unread(service: Service, expected: list[Expected], clients: int
 
 
 async def _until_at_rest(service: Service) -> tuple[float, float]:
-    """Wait until no slot is in use and no request queued; what still is after `REST_S`."""
+    """Wait until no slot is in use and no request queued; returns what remains after `REST_S`."""
     limit = time.monotonic() + REST_S
     while any(busy := service.busy()) and time.monotonic() < limit:
         await asyncio.sleep(SAMPLE_S)

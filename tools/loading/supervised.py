@@ -67,7 +67,7 @@ def last_words(log: IO[bytes]) -> str:
 
 
 def complaints(log: IO[bytes]) -> str:
-    """The last warnings and errors of a supervisor that served, and of what it started."""
+    """The last warnings and errors of a supervisor and its child processes."""
     told = [line for line in _lines(log) if _COMPLAINT.search(line)]
     return "\n".join(told[-_LAST_LINES:])
 

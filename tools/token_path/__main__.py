@@ -64,7 +64,7 @@ def _traced_repository(folder: Path) -> Path:
 
 @contextmanager
 def _phase(folder: Path, name: str) -> Iterator[None]:
-    """Calls are noted meanwhile; ends when every process has written down what it saw."""
+    """Record calls meanwhile; ends when every process has written its record."""
     before = {file: _changed(file) for file in folder.glob("*.json")}
     (folder / name).touch()
     time.sleep(4 * _LOOK_S)  # until every tracer has seen the file

@@ -20,7 +20,7 @@ disable_progress_bar()  # the bars here are enough
 
 @contextmanager
 def bar(stage: str) -> Iterator[Show]:
-    """A progress bar, and what moves it."""
+    """A progress bar, and the function that moves it."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""Where the stages of one pair leave their files, and who may write there."""
+"""The files of the stages of one pair, and the lock of their folder."""
 
 from __future__ import annotations
 

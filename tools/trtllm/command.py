@@ -1,4 +1,4 @@
-"""The command line: what is checked in which order, and the verdict."""
+"""The command line: the checks in their order, and the verdict."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _settings(
 
 
 class _Run:
-    """One run: what is found is said and written down at once."""
+    """One run: prints and saves each finding at once."""
 
     def __init__(self, report: Report, target: Model, results: Path, limit: int) -> None:
         self._report = report
@@ -162,7 +162,7 @@ class _Run:
         report.write(self._results)
 
     def _serve(self, file: Path, max_tokens: int) -> list[str]:
-        """Ask our service; what its target writes alone, empty if it did not start."""
+        """Query our service; returns its target's own texts, empty if it did not start."""
         log = file.with_name("service.log")
         try:
             with running_service(load_settings(file), file, log) as service:
@@ -182,7 +182,7 @@ class _Run:
             self._found(found)
 
     def _compared(self, mode: str, alone: list[str], tokens: list[list[int]]) -> Check:
-        """Whether our target alone writes what NVIDIA's own mode writes."""
+        """Whether our target alone writes the text of NVIDIA's own mode."""
         texts = [self._tokenizer.decode(each, skip_special_tokens=True) for each in tokens]
         alike = sum(ours == theirs for ours, theirs in zip(alone, texts, strict=True))
         detail = f"{alike} of {len(texts)} texts are those of our target alone"

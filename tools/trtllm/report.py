@@ -1,4 +1,4 @@
-"""What is installed, and what one run found: as lines and as JSON."""
+"""The installed software and the findings of one run, as lines and as JSON."""
 
 from __future__ import annotations
 

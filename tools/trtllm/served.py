@@ -67,7 +67,7 @@ class Served:
         return Check(name, False, detail + "or a fault")
 
     async def _metrics(self) -> Check:
-        """The counters say what the answers said, which they do a moment later."""
+        """Check that the service counts generated and accepted tokens."""
         names = ("card_committed_tokens_total", "card_accepted_tokens_total")
         counted_s = await self._until(lambda: all(map(self._service.metric, names)))
         tokens, accepted = map(self._service.metric, names)
