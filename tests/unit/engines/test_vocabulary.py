@@ -98,6 +98,7 @@ def test_other_ids_are_refused_by_the_first_difference(
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 def test_a_file_that_is_not_there_is_named(tmp_path: Path, name: str) -> None:
     draft, target = model(tmp_path / "draft"), model(tmp_path / "target")
+    (draft / "model.safetensors").touch()
     (draft / name).unlink()
     assert f"{draft / name} does not exist" in refusal(draft, target)
 
