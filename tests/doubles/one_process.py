@@ -100,8 +100,17 @@ class OneProcess:
     """A pool and both loops; use as a context."""
 
     def __init__(
-        self, target: Engine, draft: Engine, settings: Settings, guides: GuideCompiler | None = None
+        self,
+        target: Engine,
+        draft: Engine,
+        settings: Settings,
+        guides: GuideCompiler | None = None,
+        *,
+        apart: bool = True,
+        draft_pass_ms: float = 0.0,
     ) -> None:
+        """`apart` and `draft_pass_ms` are those of `DraftLoop`."""
+        self._draft_options: dict[str, Any] = {"apart": apart, "pass_ms": draft_pass_ms}
         self.target_engine = target
         self.draft_engine = draft
         self.settings = settings
@@ -165,7 +174,7 @@ class OneProcess:
         if small is None:
             small = FakeEngine(FakeModel(engine.vocabulary, agreement=0.7), tree=True)
         drafters = make_drafters(engine, self.settings, small)
-        self.draft = DraftLoop(drafters, self._found_pool(), self._guides, apart=True)
+        self.draft = DraftLoop(drafters, self._found_pool(), self._guides, **self._draft_options)
 
     def _found_pool(self) -> Pool:
         """The pool as an engine process maps it."""
