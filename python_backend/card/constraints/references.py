@@ -1,4 +1,4 @@
-"""Finds references of a JSON schema that lead back to themselves, and so describe no value."""
+"""Finds references of a JSON schema that lead back to themselves, so that no text of them ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MOST_LOOKED_AT = 20_000
 
 
 def endless_reference(schema: dict[str, Any]) -> str | None:
-    """JSON pointer of a part that only refers back to itself. None: there is none.
+    """JSON pointer of a part that is, or must hold, what it itself is. None: there is none.
 
-    A schema may refer to itself inside an object or an array, because such a text can end.
+    A property that may be left out and an array that may be empty are ways out: such a text ends.
     """
     references = _References(schema)
     for pointer, part in _parts(schema, ""):
@@ -46,6 +46,7 @@ class _References:
         every = [*_list(part, "allOf")]
         if isinstance(reference := part.get("$ref"), str):
             every.append(self._target(reference))
+        every += _held(part)
         found = any(self._leads_back(one, above) for one in every)
         for name in ("anyOf", "oneOf"):
             some = _list(part, name)
@@ -74,6 +75,17 @@ class _References:
 def _list(part: dict[str, Any], name: str) -> list[Any]:
     value = part.get(name)
     return value if isinstance(value, list) else []
+
+
+def _held(part: dict[str, Any]) -> list[Any]:
+    """The schemas of values that every value of the part holds."""
+    if part.get("type") == "object" and isinstance(properties := part.get("properties"), dict):
+        return [properties.get(name) for name in _list(part, "required") if isinstance(name, str)]
+    least = part.get("minItems", 0)
+    if part.get("type") == "array" and isinstance(least, int | float) and least >= 1:
+        first = _list(part, "prefixItems")
+        return first[: int(least)] if least <= len(first) else [*first, part.get("items")]
+    return []
 
 
 def _parts(value: Any, pointer: str) -> Iterator[tuple[str, dict[str, Any]]]:
