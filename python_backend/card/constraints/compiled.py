@@ -44,6 +44,7 @@ _REHEARSED = 4
 """Tokens of a guide's test, because some guides fail only behind their first token."""
 
 _SILENT = 0
+_NO_TEXT = "no text can go on from here"
 
 
 class GuidedTokens:
@@ -172,6 +173,8 @@ class GuidedText:
             size = self._tokens.vocabulary
             mask = np.unpackbits(bits, count=size, bitorder="little").view(np.bool_)
         mask[self._tokens.end_ids] = self._matcher.is_accepting()
+        if not mask.any():  # the guide itself names a token that ends a text
+            raise GuideError(_NO_TEXT)
         self._in_long_run = len(self._forced_bytes()) > _LONG_RUN
         self.step_s = time.thread_time() - started
         self.is_known = True
@@ -246,6 +249,6 @@ class GuidedText:
     def _problem(self) -> GuideError:
         said = self._matcher.get_error().split("\n")[0]
         if said.startswith("NoExtension"):
-            return GuideError("no text can go on from here")
+            return GuideError(_NO_TEXT)
         found = [budget for words, budget in _EXHAUSTED.items() if words in said]
         return GuideError(said, found[0] if found else None)

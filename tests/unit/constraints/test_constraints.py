@@ -225,7 +225,10 @@ LOOP = {"$defs": {"T": {"$ref": "#/$defs/U"}, "U": {"allOf": [{"$ref": "#/$defs/
         ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, True),
         ({"type": "array", "items": {"$ref": "#"}}, False),
         ({"type": "array", "prefixItems": [{}], "items": {"$ref": "#"}, "minItems": 1}, False),
-        ({"type": ["object", "null"], "properties": {"t": {"$ref": "#"}}, "required": ["t"]}, False),
+        (
+            {"type": ["object", "null"], "properties": {"t": {"$ref": "#"}}, "required": ["t"]},
+            False,
+        ),
         ({"const": {"$ref": "#/const"}}, False),
         ({"$ref": "#/$defs/none"}, False),
     ],
@@ -242,6 +245,14 @@ def test_reference_that_leads_back_to_itself_is_refused_with_its_place(
         with refused as error:
             grammar_of(guide)
         assert error is None or str(error.value).startswith(place)
+
+
+@pytest.mark.parametrize("before", ["", '"a" '])
+def test_guide_is_refused_when_it_names_a_token_that_ends_a_text(before: str) -> None:
+    end = VOCABULARY.tokenizer.id_to_token(ENDS[0])
+    guide = TOKENS.compile(Guide("ebnf_grammar", f"start: {before}{end}"))
+    with pytest.raises(GuideError, match="no text can go on"):
+        guide.rehearse()
 
 
 def test_white_space_comes_to_an_end() -> None:
