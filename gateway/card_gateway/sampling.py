@@ -6,6 +6,7 @@ them. A field that is not offered is refused by name, unless its value asks for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -31,6 +32,7 @@ from card_gateway.tools.definitions import ToolUse
 DEFAULT_TEMPERATURE = 1.0
 """OpenAI's; Triton's wire means greedy by an absent temperature."""
 
+_TOKEN_ID = re.compile("[0-9]{1,10}")
 
 Text = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -223,8 +225,9 @@ class SamplingBody(GuidedFields):
         """By token id. Raises `ApiError`."""
         found = {}
         for name, bias in (self.logit_bias or {}).items():
-            if not name.isdecimal() or int(name) >= 1 << 31:
-                raise refused("logit_bias", f"logit_bias names {name!r}; it must name token ids")
+            if not _TOKEN_ID.fullmatch(name) or int(name) >= 1 << 31:
+                what = name if len(name) <= 40 else f"{name[:40]}..."
+                raise refused("logit_bias", f"logit_bias names {what!r}; it must name token ids")
             found[int(name)] = bias
         return found
 

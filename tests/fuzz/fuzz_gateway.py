@@ -78,7 +78,8 @@ def _bodies(kind: type[BaseModel], sound: dict[str, Any]) -> st.SearchStrategy[d
     tools = st.lists(st.fixed_dictionaries({"type": st.just("function")}, optional={
         **_FUNCTION, "function": st.fixed_dictionaries({}, optional=_FUNCTION)
     }), max_size=2)  # fmt: skip
-    likely = {"messages": talk, "input": talk, "tools": tools}
+    bias = st.dictionaries(st.one_of(_TEXT, INTEGERS.map(str)), _NUMBER, max_size=3)
+    likely = {"messages": talk, "input": talk, "tools": tools, "logit_bias": bias}
     changed = st.sampled_from(names).flatmap(
         lambda name: st.tuples(st.just(name), st.one_of(likely.get(name, _VALUE), _VALUE))
     )

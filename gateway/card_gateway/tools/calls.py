@@ -29,6 +29,8 @@ _HEAD = re.compile(
 """The beginning of a call as it is usually written, up to its arguments."""
 
 _DECODER = json.JSONDecoder()
+_LONGEST_HEAD = 1 << 14
+"""Letters of a call whose name is not known yet: with each piece of text all of them are read."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,13 @@ class CallParser:
             return True
         try:
             value, end = _DECODER.raw_decode(body)
+            call = _call_of(value)
+        except RecursionError:
+            return self._no_call(parts)
         except ValueError:
-            return False if _may_become_an_object(body) else self._no_call(parts)
-        if (call := _call_of(value)) is None:
+            may_be = len(body) <= _LONGEST_HEAD and _may_become_an_object(body)
+            return False if may_be else self._no_call(parts)
+        if call is None:
             return self._no_call(parts)
         parts.append(self._begin(*call))
         self._pending = body[end:]

@@ -113,8 +113,8 @@ def _check_references(schema: dict[str, Any], place: str = "") -> None:
     pointer = endless_reference(schema)
     if pointer is not None:
         raise GuideError(
-            f"{place}at #{pointer}: its $ref leads back to itself, so no text of it ends; let it lead "
-            "to a schema that says what the value is, or let the value be left out"
+            f"{place}at #{pointer}: its $ref leads back to itself, so no text of it ends; let "
+            "it lead to a schema that says what the value is, or let the value be left out"
         )
 
 

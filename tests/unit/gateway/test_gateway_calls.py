@@ -52,6 +52,8 @@ TEXTS: list[tuple[str, Found]] = [
     ('a <tool_call>{"name": 5}</tool_call>', ('a <tool_call>{"name": 5}</tool_call>', [])),
     ('a <tool_call>{"nam', ('a <tool_call>{"nam', [])),
     ("1 <tool", ("1 <tool", [])),
+    (f"<tool_call>{'[' * 5000}", (f"<tool_call>{'[' * 5000}", [])),
+    (f'<tool_call>{{"a": {"[" * 5000}', (f'<tool_call>{{"a": {"[" * 5000}', [])),
     (
         '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>',
         ('<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>', []),
@@ -81,6 +83,12 @@ def test_the_same_text_gives_the_same_calls_however_it_is_cut(data: st.DataObjec
     bounds = [0, *places, len(text)]
     pieces = [text[begin:end] for begin, end in itertools.pairwise(bounds)]
     assert found(pieces) == found([text])
+
+
+def test_call_is_text_when_its_name_does_not_come_for_long() -> None:
+    parser = CallParser()
+    assert parser.feed('<tool_call>{"name": "f') == []
+    assert whole_calls(parser.feed("f" * 20_000))[0].startswith('<tool_call>{"name": "ff')
 
 
 def test_arguments_leave_as_they_arrive() -> None:

@@ -29,6 +29,7 @@ NOT_OFFERED: list[tuple[str, Any]] = [
     ("top_k", -2),
     ("logit_bias", {"1": 101}),
     ("logit_bias", {"one": 1}),
+    ("logit_bias", {"9" * 5000: 1}),
     ("stop_token_ids", [-1]),
     ("bad_words", "x"),
     ("prediction", {"type": "content"}),
