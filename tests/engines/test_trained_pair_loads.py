@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 from real_pair import pair_settings
 
@@ -56,6 +58,18 @@ def test_bfloat16_is_refused_by_name_where_the_processor_does_not_compute_in_it(
     monkeypatch.setattr(model, "computes_in_bfloat16", lambda: False)
     with pytest.raises(EngineError, match=f"{role}.dtype is bfloat16, .* {role}.dtype: float32"):
         load_engine(settings_in("bfloat16"), role)
+
+
+def test_codes_are_refused_by_name_where_onednn_may_not_multiply_by_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: object) -> NoReturn:
+        raise RuntimeError("could not create a primitive descriptor for the inner product forward")
+
+    monkeypatch.setattr(model, "compile_decoders", fails)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    with pytest.raises(EngineError, match=r"unset ONEDNN_MAX_CPU_ISA \(AVX2\)"):
+        load_engine(settings_in("int8"), "draft")
 
 
 def test_a_draft_in_float32_keeps_its_matrices_compressed() -> None:

@@ -210,14 +210,15 @@ class _Run:
                 path, body = made(name)
                 quiet = Span(time.monotonic())
                 await asyncio.sleep(_QUIET_S)
-                quiet_s = max(quiet.of(honest.seen.gaps))
+                quiet_s = max(quiet.of(honest.seen.gaps), default=_QUIET_S)
                 sent = Span(time.monotonic())
                 load = self._place.host, self._place.gateway, http(path, body)
                 status = await self._apart(_ask, *load)
                 took_s = time.monotonic() - sent.start_s
                 await self._until_well(honest.seen)
                 gap_s, health_s = (
-                    max(sent.of(events)) for events in (honest.seen.gaps, honest.seen.healths)
+                    max(sent.of(events), default=took_s)
+                    for events in (honest.seen.gaps, honest.seen.healths)
                 )
                 figures = (f"{value:.2f}" for value in (took_s, gap_s, quiet_s, health_s))
                 table.add_row(name, path, f"{len(body):,}", status, *figures)

@@ -17,7 +17,7 @@ GUIDE_S = 10.0
 MOST_GROWN_MIB = 32.0
 """By the last window of a kind: the first one pays for buffers and caches that are filled once."""
 MOST_PEAK_MIB = 256.0
-MOST_SERIES = 16
+MOST_SERIES = 32
 """By the last window of a kind: closed sets are filled as their members first occur."""
 
 

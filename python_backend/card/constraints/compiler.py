@@ -17,7 +17,9 @@ if TYPE_CHECKING:  # most services never use guides, and llguidance takes memory
     from card.constraints.compiled import CompiledGuide, GuidedTokens
 
 _KEPT = 32
-"""Most kept guides: a few hundred kilobytes each, seldom tens of megabytes."""
+_KEPT_CHARACTERS = 1 << 17
+"""Compiled guides and their text: a guide takes a few hundred kilobytes, one of 60 kB of text may
+take 30 MB."""
 _REST_OF_COMPILER = 1.0
 
 
@@ -48,10 +50,18 @@ class GuideCompiler:
         if compiled is None:
             compiled = self._thread.submit(partial(self._compile, guide))
             self._compiled[guide] = compiled
-            if len(self._compiled) > _KEPT:
-                self._compiled.popitem(last=False)
+            self._forget()
         self._compiled.move_to_end(guide)
         return compiled
+
+    def _forget(self) -> None:
+        """Drop the guides that were asked for longest ago, but never the last one."""
+        characters = sum(len(guide.text) for guide in self._compiled)
+        while len(self._compiled) > 1 and (
+            len(self._compiled) > _KEPT or characters > _KEPT_CHARACTERS
+        ):
+            guide, _ = self._compiled.popitem(last=False)
+            characters -= len(guide.text)
 
     def _compile(self, guide: Guide) -> CompiledGuide:
         """Compile a guide and time its first step. Raises `GuideError`."""

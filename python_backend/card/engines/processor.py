@@ -16,7 +16,7 @@ _DESCRIBING = ("vendor_id", "cpu family", "model", "stepping", "microcode", "fla
 """Constant fields of /proc/cpuinfo that distinguish processors."""
 
 
-_LIMIT = "ONEDNN_MAX_CPU_ISA"
+ONEDNN_LIMIT = "ONEDNN_MAX_CPU_ISA"
 """A variable that forbids instructions to oneDNN, on which OpenVINO and torch compute."""
 _WITHOUT_BFLOAT16 = frozenset(
     {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
@@ -27,7 +27,7 @@ _WITHOUT_BFLOAT16 = frozenset(
 @cache
 def computes_in_bfloat16() -> bool:
     """Whether products of bfloat16 are an instruction here; elsewhere float32 is faster."""
-    if os.environ.get(_LIMIT, "").upper() in _WITHOUT_BFLOAT16:
+    if os.environ.get(ONEDNN_LIMIT, "").upper() in _WITHOUT_BFLOAT16:
         return False
     return not _BFLOAT16_FLAGS.isdisjoint(_first_core().get("flags", "").split())
 

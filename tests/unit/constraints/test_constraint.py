@@ -9,6 +9,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
+from typing import NoReturn, cast
 
 import numpy as np
 import pytest
@@ -209,3 +211,18 @@ def test_forced_tokens_are_as_many_as_are_of_use_when_all_of_a_long_text_is_forc
     whole = json.loads(guide.text)
     expected = whole[0] if guide.kind == "choice" else json.dumps(whole["const"])
     assert TOKENS.tokenizer.decode_bytes(written).decode() == expected
+
+
+def test_large_guides_are_forgotten_before_small_ones_are() -> None:
+    asked: SimpleQueue[str] = SimpleQueue()
+
+    class Tokens:
+        def compile(self, guide: Guide) -> NoReturn:
+            asked.put(guide.text[:1])
+            raise GuideError("compiled for nothing")
+
+    compiler = GuideCompiler(lambda: cast(GuidedTokens, Tokens()))
+    for letters, times in (("abca", 60_000), ("xyzx", 1), ("u", 1)):
+        for letter in letters:
+            compiler.constraint(Guide("regex", letter * times))
+    assert [asked.get(timeout=60) for _ in range(8)] == [*"abcaxyzu"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,12 +37,14 @@ from card.engines.openvino.weights import (
 )
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.phases import phase
-from card.engines.processor import computes_in_bfloat16, resolve_dtype
+from card.engines.processor import ONEDNN_LIMIT, computes_in_bfloat16, resolve_dtype
 from card.engines.sessions import check_context
 
 log = logging.getLogger(__name__)
 
 _CODE_BITS = {"int8": 8, "int4": 4}
+_NO_PRODUCT = "could not create a primitive descriptor for the inner product"
+"""What oneDNN says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +136,28 @@ def load_model(
 
     def compile_with(options: EngineOptions) -> Decoders:
         with phase("compile", directory):
-            return compile_decoders(decoder, weights, options)
+            try:
+                return compile_decoders(decoder, weights, options)
+            except RuntimeError as error:
+                if _NO_PRODUCT not in str(error):
+                    raise
+                raise _no_product(directory, options) from error
 
     exchanges = any_rows and not options.grows_trees and options.graph_rows
     decoders = compile_with(replace(options, graph_rows=()) if exchanges else options)
     compile_more = compile_with if exchanges else None
     return DecoderModel(directory, architecture, decoders, pages, ranked, compile_more), options
+
+
+def _no_product(directory: Path, options: EngineOptions) -> EngineError:
+    """OpenVINO chooses a product by what the processor has, oneDNN by what it may use of it."""
+    limit = os.environ.get(ONEDNN_LIMIT)
+    role = "draft" if options.grows_trees else "target"
+    remedy = f"set {role}.dtype: float32" if limit is None else f"unset {ONEDNN_LIMIT} ({limit})"
+    return EngineError(
+        f"{directory}: OpenVINO cannot multiply by matrices in codes with the instructions that "
+        f"oneDNN may use here; {remedy}"
+    )
 
 
 def _check_computed(directory: Path, options: EngineOptions) -> None:
