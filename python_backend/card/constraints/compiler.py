@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 
 from card.constraints.constraint import Constraint
 from card.constraints.draft_constraint import DraftConstraint
-from card.constraints.guide import Guide
+from card.constraints.guide import Guide, GuideError
 from card.constraints.threads import SLOW_S, GuideThreads, RestingThread
 
 if TYPE_CHECKING:  # most services never use guides, and llguidance takes memory
     from card.constraints.compiled import CompiledGuide, GuidedTokens
 
 _KEPT = 32
-_KEPT_CHARACTERS = 1 << 17
+_KEPT_CHARACTERS = 1 << 16
 """Compiled guides and their text: a guide takes a few hundred kilobytes, one of 60 kB of text may
 take 30 MB."""
+_MOST_DRAFTED = 1 << 15
+"""Characters of a guide. The draft goes without a longer one, which only the target holds."""
 _REST_OF_COMPILER = 1.0
 
 
@@ -42,8 +44,14 @@ class GuideCompiler:
         return Constraint(self._compiled_guide(guide), self._threads, self._patience_s)
 
     def draft_constraint(self, guide: Guide) -> DraftConstraint:
-        """The constraint of a text's candidates; it works as soon as the guide is compiled."""
-        return DraftConstraint(self._compiled_guide(guide), self._threads, self._patience_s)
+        """What keeps candidates of a text to the guide, as soon as that is compiled."""
+        compiled: Future[CompiledGuide]
+        if len(guide.text) > _MOST_DRAFTED:
+            compiled = Future()
+            compiled.set_exception(GuideError("it is too long for the draft"))
+        else:
+            compiled = self._compiled_guide(guide)
+        return DraftConstraint(compiled, self._threads, self._patience_s)
 
     def _compiled_guide(self, guide: Guide) -> Future[CompiledGuide]:
         compiled = self._compiled.get(guide)

@@ -226,3 +226,11 @@ def test_large_guides_are_forgotten_before_small_ones_are() -> None:
         for letter in letters:
             compiler.constraint(Guide("regex", letter * times))
     assert [asked.get(timeout=60) for _ in range(8)] == [*"abcaxyzu"]
+
+
+def test_draft_goes_without_a_guide_when_it_is_long() -> None:
+    compiler = GuideCompiler(lambda: TOKENS, _LONG_S)
+    for times, is_drafted in ((1, True), (40_000, False)):
+        guide = Guide("choice", json.dumps(["a" * times]))
+        compiler.constraint(guide)._compiled.exception()
+        assert (compiler.draft_constraint(guide).masks_behind([[]]) is not None) == is_drafted
