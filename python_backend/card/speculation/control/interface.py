@@ -78,20 +78,30 @@ class Share(NamedTuple):
     patience_s: float = 0.0
 
 
-class StepPlan(NamedTuple):
+class Plan(NamedTuple):
     """Of one pass.
 
     shares  of each session, in order. Together with its pacing a share says how a session is
             decoded: plainly (one row), by n-grams (it does not draft), or as its pacing has it
     most_rows  rows of all sessions together, if each has one; None: any number
     kind       of the sessions, as the controller tells them apart
-    prepares   the draft will work for those that read their prompts now
+    prepares   the draft reads the prompts of those that read theirs
     """
 
     shares: list[Share]
     most_rows: int | None = None
     kind: tuple[int, ...] = ()
     prepares: bool = True
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the draft works for any session."""
+        return any(share.drafts and not share.is_remote for share in self.shares)
+
+    @property
+    def has_company(self) -> bool:
+        """Whether the draft computes while the target does."""
+        return any(share.drafts and not (share.is_remote or share.awaited) for share in self.shares)
 
 
 NO_CANDIDATE = -2
@@ -108,7 +118,6 @@ class Outcome(NamedTuple):
     chances   of each step along what was accepted, and of the one behind it that was rejected: how
               likely the draft's first candidate there was, given those above it
     agreed    steps, of these, in which that was the target's choice
-    ngram_chances, ngram_agreed  the same of the steps behind, whose candidates n-grams gave
     """
 
     drafted: int = 0
@@ -117,8 +126,6 @@ class Outcome(NamedTuple):
     rejected: bool = False
     chances: Sequence[float] = ()
     agreed: int = 0
-    ngram_chances: Sequence[float] = ()
-    ngram_agreed: int = 0
 
     @classmethod
     def of(
@@ -129,19 +136,16 @@ class Outcome(NamedTuple):
         drafted  how many of them the draft gave: the first ones
         """
         first: dict[int, int] = {}
-        for index, parent in enumerate(candidates.parents):
+        for index, parent in enumerate(candidates.parents[:drafted]):
             first.setdefault(parent, index)
-        chances: tuple[list[float], list[float]] = ([], [])
-        agreed, above, chance = [0, 0], ROOT, 1.0
+        chances, agreed, above, chance = list[float](), 0, ROOT, 1.0
         for chosen in [*path, NO_CANDIDATE] if rejected else path:
             if (likeliest := first.get(above)) is None:
                 break
-            by_ngrams = likeliest >= drafted
-            chances[by_ngrams].append(candidates.chances[likeliest] / chance if chance else 0.0)
-            agreed[by_ngrams] += chosen == likeliest
+            chances.append(candidates.chances[likeliest] / chance if chance else 0.0)
+            agreed += chosen == likeliest
             above, chance = chosen, candidates.chances[chosen] if chosen >= 0 else 0.0
-        counts = drafted, len(candidates), len(path), rejected
-        return cls(*counts, chances[False], agreed[False], chances[True], agreed[True])
+        return cls(drafted, len(candidates), len(path), rejected, chances, agreed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +183,7 @@ class Controller(Protocol):
         draft_pass_ms: float = 0.0,
         reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
-    ) -> StepPlan:
+    ) -> Plan:
         """For the sessions that share the next pass.
 
         draft_pass_ms  milliseconds of a pass of the draft alone; 0: unknown
@@ -188,29 +192,17 @@ class Controller(Protocol):
         """
 
     def trim(
-        self,
-        plan: StepPlan,
-        sessions: Sequence[ControlledSession],
-        found: Sequence[Candidates],
-        drafted: Sequence[int],
-        *,
-        beside: bool,
+        self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
     ) -> list[int]:
-        """How many of its candidates each session verifies.
-
-        drafted  how many of each session's candidates the draft's tree gave: the first ones
-        beside   the draft computes while the pass does
-        """
+        """How many of its candidates each session verifies."""
 
     def observe(
         self,
-        plan: StepPlan,
+        plan: Plan,
         sessions: Sequence[ControlledSession],
         outcomes: Sequence[Outcome],
         seconds: float | None,
         waited_s: float = 0.0,
-        *,
-        beside: bool,
     ) -> None:
         """What the pass gave, and how long it took; None: it cannot be compared with others.
 
