@@ -177,7 +177,7 @@ def test_a_draft_ranks_the_ids_that_it_was_given_and_no_others(
         assert ids.tolist() == ranked[best.indices.numpy()].tolist()
         np.testing.assert_allclose(values, best.values.numpy(), atol=2 * CLOSE)
         engine.commit_kv(session, [])
-        with pytest.raises(TypeError, match="only the likeliest ids"):
+        with pytest.raises(TypeError, match="only their likeliest ids"):
             logits.row(0)
     target = OpenVinoEngine.load(tmp_path, replace(options, paths=1, pending=0))
     assert_close(read_alone(target, TEXT, [64]), expected)
