@@ -11,7 +11,7 @@ import ctypes
 import time
 from collections.abc import Callable
 
-PERIOD_S = 30.0
+PERIOD_S = 5.0
 
 
 class SpareMemory:

@@ -9,7 +9,8 @@ import signal
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections import OrderedDict, deque
+from bisect import insort
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -50,30 +51,32 @@ class _Ticket:
 
 
 class _Tickets:
-    """Waiting guides in the order of their turns: one of each client, then the next one of each. If
-    the queue is full, the client with the most guides loses its last."""
+    """Waiting guides in the order of their turns: one of each client, then the next one of each. Of
+    one client the shortest comes first, for length is all that is known of a guide's cost, and
+    clients that give no salt are one client. If the queue is full, the client with the most guides
+    loses its longest."""
 
     def __init__(self) -> None:
-        self._of_clients: OrderedDict[bytes, deque[_Ticket]] = OrderedDict()
+        self._of_clients: OrderedDict[bytes, list[_Ticket]] = OrderedDict()
         self._running = 0
 
     def add(self, ticket: _Ticket) -> None:
         """Raises `Refusal` if no more may wait."""
+        own = self._of_clients.setdefault(ticket.client, [])
+        insort(own, ticket, key=_length)
         waiting = self._running + sum(map(len, self._of_clients.values()))
-        if waiting >= _MOST_WAITING:
+        if waiting > _MOST_WAITING:
+            most = max(self._of_clients.values(), key=len)
+            longest = own[-1] if len(own) == len(most) else most[-1]
+            self.drop(longest)
             full = Refusal(
                 "UNAVAILABLE",
-                f"{waiting} guides wait to be compiled; try again later",
+                f"{waiting - 1} guides wait to be compiled; try again later",
                 reason="queue_full",
             )
-            own = len(self._of_clients.get(ticket.client, ()))
-            most = max(self._of_clients.values(), key=len, default=deque[_Ticket]())
-            if len(most) <= own + 1:
+            if longest is ticket:
                 raise full
-            last = most[-1]
-            self.drop(last)
-            last.answer.set_exception(full)
-        self._of_clients.setdefault(ticket.client, deque()).append(ticket)
+            longest.answer.set_exception(full)
 
     def take(self) -> _Ticket | None:
         """The next guide; its turn lasts until the next call."""
@@ -81,7 +84,7 @@ class _Tickets:
         if not self._of_clients:
             return None
         client, own = self._of_clients.popitem(last=False)
-        ticket = own.popleft()
+        ticket = own.pop(0)
         if own:
             self._of_clients[client] = own  # at the end, behind all other clients
         self._running = 1
@@ -89,11 +92,15 @@ class _Tickets:
 
     def drop(self, ticket: _Ticket) -> None:
         """Remove the guide from the queue, if it still waits."""
-        own = self._of_clients.get(ticket.client, deque())
+        own = self._of_clients.get(ticket.client, [])
         with suppress(ValueError):
             own.remove(ticket)
         if not own:
             self._of_clients.pop(ticket.client, None)
+
+
+def _length(ticket: _Ticket) -> int:
+    return len(ticket.guide.text)
 
 
 class GuideCheck:

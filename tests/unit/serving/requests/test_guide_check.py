@@ -97,3 +97,27 @@ async def test_guide_is_answered_when_another_one_fails_to_be_tried() -> None:
     await check.check(guide("other"))
     with pytest.raises(Refusal, match="cannot be compiled now"):
         await unlucky
+
+
+async def test_short_guide_is_tried_first_when_a_client_sends_long_ones_too() -> None:
+    check = ScriptedCheck()
+    many = [asyncio.create_task(check.check(guide("long" * (n + 1)))) for n in range(4)]
+    await _until_tried(check, 1)
+    short = asyncio.create_task(check.check(guide("s")))
+    await asyncio.sleep(0)
+    check.may_answer.set()
+    await asyncio.gather(*many, short)
+    assert check.tried.index("s") == 1
+
+
+async def test_longest_guide_leaves_a_full_queue_when_its_client_sends_a_shorter_one() -> None:
+    check = ScriptedCheck()
+    many = [asyncio.create_task(check.check(guide("a" * (n + 2)))) for n in range(32)]
+    await _until_tried(check, 1)
+    short = asyncio.create_task(check.check(guide("s")))
+    with pytest.raises(Refusal, match="32 guides wait"):
+        await check.check(guide("a" * 99))
+    check.may_answer.set()
+    await short
+    refused = await asyncio.gather(*many, return_exceptions=True)
+    assert [outcome is not None for outcome in refused] == [False] * 31 + [True]
