@@ -17,6 +17,8 @@ from hostile_bodies import MODEL
 ANSWER_S = 120.0
 _TOKENS = 96
 _PROBE_S = 0.1
+_FILLING = 16
+"""Prompts of 600 tokens: one a slot, and together more than `cache.kept_tokens`."""
 _STREAM = {"stream": True, "ignore_eos": True, "stream_options": {"continuous_usage_stats": True}}
 
 
@@ -56,7 +58,27 @@ class Honest:
         self._guides = 0
 
     def _open(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(base_url=self._url, timeout=ANSWER_S, trust_env=False)
+        # Reading certificates for every probe would make the probes themselves late.
+        return httpx.AsyncClient(
+            base_url=self._url, timeout=ANSWER_S, trust_env=False, verify=False
+        )
+
+    async def fill(self) -> None:
+        """Send long prompts at once, so that slots and kept text hold all the memory they may.
+
+        Raises `HonestError`.
+        """
+        async with self._open() as client:
+            wishes = [
+                {"model": MODEL, "prompt": [number, *range(200, 800)], "max_tokens": 1}
+                for number in range(200, 200 + _FILLING)
+            ]
+            answers = (client.post("/v1/completions", json=wish) for wish in wishes)
+            try:
+                for answer in await asyncio.gather(*answers):
+                    answer.raise_for_status()
+            except httpx.HTTPError as error:
+                raise HonestError(f"a prompt failed before any attack: {error!r}") from error
 
     @asynccontextmanager
     async def streaming(self) -> AsyncIterator[None]:

@@ -43,6 +43,8 @@ STREAMS, ROUNDS = 8, 2
 _WARM_UP_S = 10.0
 _WELL_S = 120.0
 """A service that an attack has made ill has so long to be well again."""
+_SETTLES_S = 8.0
+"""Engines return freed memory every five seconds, so what they hold is read later than that."""
 _LOOK_S = 0.1
 _QUIET_S = 1.5
 _MIB = 1 << 20
@@ -123,6 +125,7 @@ class _Run:
     async def all(self, kinds: Sequence[Kind], window_s: float) -> list[str]:
         """Every kind, then every large body; what was broken."""
         honest = Honest(self._url, STREAMS)
+        await honest.fill()
         async with honest.streaming():
             await asyncio.sleep(_WARM_UP_S)
             found = []
@@ -147,6 +150,7 @@ class _Run:
             found.answers += answers
             await self._until_well(seen)
             found.aftermath.append(Span(span.start_s, time.monotonic()))
+            await asyncio.sleep(_SETTLES_S)
             found.held.append(self._held())
             found.series.append(await self._series())
         watching.cancel()
