@@ -43,20 +43,18 @@ class ParallelDraft(nn.Module):
         embedded = self.model.get_input_embeddings()(texts)
         body = self.model.base_model
         if chains is None:
-            answer = body(inputs_embeds=embedded, use_cache=False)
-            state: Tensor = answer.last_hidden_state
-            return state
+            of_texts: Tensor = body(inputs_embeds=embedded, use_cache=False).last_hidden_state
+            return of_texts
         window = texts.shape[1]
         places = torch.from_numpy(np.stack([of.place for of in chains]) - 1)
         rows = torch.cat([embedded, self.masks[places.to(texts.device)].to(embedded)], dim=1)
-        answer = body(
+        found: Tensor = body(
             inputs_embeds=rows,
             attention_mask=visible(window, chains).to(texts.device),
             position_ids=positions(window, chains).to(texts.device),
             use_cache=False,
-        )
-        state = answer.last_hidden_state
-        return state
+        ).last_hidden_state
+        return found
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits of the ranked ids, float32 [..., ranked]."""

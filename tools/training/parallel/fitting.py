@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from training.batches import Batch
-
 from training.compute import Compute
 from training.errors import TrainingError
 from training.parallel.draft import ParallelDraft
@@ -49,8 +49,8 @@ class _Part(NamedTuple):
 
 
 class Tuning:
-    """One tuning in a folder: `checkpoint.pt` (the state) and `curve.jsonl` (losses and accepted
-    tokens)."""
+    """One tuning in a folder: `checkpoint.safetensors` holds its state, `curve.jsonl` losses and
+    accepted tokens."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Tuning:
         self.draft, self.recipe, self.compute = draft, recipe, compute
         self._teacher = teacher.requires_grad_(False)
         self._train, self._held_out = texts[: -recipe.held_out], texts[-recipe.held_out :]
-        self._checkpoint, self._curve = folder / "checkpoint.pt", folder / "curve.jsonl"
+        self._checkpoint, self._curve = folder / "checkpoint.safetensors", folder / "curve.jsonl"
         self._weights = [weight for weight in draft.parameters() if weight.requires_grad]
         self._optimizer = self._adamw()
         self.progress = Progress()
@@ -78,9 +78,11 @@ class Tuning:
         if self._checkpoint.is_file():
             self._resume()
 
-    def run(self, seconds: float, save_every: float, evaluate_every: float, show: Show = silent) -> None:
+    def run(
+        self, seconds: float, save_every: float, evaluate_every: float, show: Show = silent
+    ) -> None:
         """Train until ``seconds`` of training are done in all; saves and evaluates on the way."""
-        recipe, progress = self.recipe, self.progress
+        progress = self.progress
         saved = evaluated = last = time.monotonic()
         while progress.seconds < seconds:
             self._set_rates(progress.seconds / seconds)
@@ -131,26 +133,40 @@ class Tuning:
 
     def save(self) -> None:
         """Write the state; a run that is cut off meanwhile leaves the former one."""
-        state = {
-            "recipe": self.recipe.model_dump(),
-            "draft": {n: w for n, w in self.draft.named_parameters() if w.requires_grad},
-            "optimizer": self._optimizer.state_dict(),
-            "progress": copy.copy(self.progress.__dict__),
+        tensors = {f"draft.{name}": weight.detach() for name, weight in self._named()}
+        for number, state in self._optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
+        about = {
+            "recipe": self.recipe.model_dump_json(),
+            "progress": json.dumps(asdict(self.progress)),
         }
         temporary = self._checkpoint.with_suffix(".part")
-        torch.save(state, temporary)
+        save_file({name: value.contiguous() for name, value in tensors.items()}, temporary, about)
         temporary.replace(self._checkpoint)
 
     def _resume(self) -> None:
-        state = torch.load(self._checkpoint, map_location=self.compute.device, weights_only=True)
-        if state["recipe"] != self.recipe.model_dump():
+        with safe_open(self._checkpoint, "pt", device=str(self.compute.device)) as file:
+            about = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if ParallelRecipe.model_validate_json(about["recipe"]) != self.recipe:
             raise TrainingError(
                 f"{self._checkpoint} was begun with another recipe: choose another --output, or "
                 "pass the same recipe"
             )
-        self.draft.load_state_dict(state["draft"], strict=False)
-        self._optimizer.load_state_dict(state["optimizer"])
-        self.progress = Progress(**state["progress"])
+        with torch.no_grad():
+            for name, weight in self._named():
+                weight.copy_(tensors[f"draft.{name}"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            kind, number, rest = name.split(".", 2)
+            if kind == "optimizer":
+                state.setdefault(int(number), {})[rest] = value
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.progress = Progress(**json.loads(about["progress"]))
+
+    def _named(self) -> list[tuple[str, nn.Parameter]]:
+        return [named for named in self.draft.named_parameters() if named[1].requires_grad]
 
     def _step(self) -> None:
         recipe, progress = self.recipe, self.progress
@@ -160,7 +176,9 @@ class Tuning:
         generators = generator.spawn(len(parts))
         self._optimizer.zero_grad(set_to_none=True)
         found = list(self._pool.map(self._part, parts, generators))
-        for weight, *gradients in zip(self._weights, *(part.gradients for part in found)):
+        for weight, *gradients in zip(
+            self._weights, *(part.gradients for part in found), strict=True
+        ):
             weight.grad = torch.stack(gradients).mean(dim=0)
         nn.utils.clip_grad_norm_(self._weights, recipe.clip)
         self._optimizer.step()

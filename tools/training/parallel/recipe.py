@@ -16,7 +16,7 @@ class ParallelRecipe(Frozen):
 
     block: int = Field(default=6, ge=2, description="tokens that one pass makes")
     window: int = Field(default=256, ge=8, description="tokens of a text that a pass reads")
-    windows: int = Field(default=6, ge=1, description="windows in a step")
+    windows: int = Field(default=2, ge=1, description="windows in a step")
     anchors: int = Field(default=128, ge=1, description="chains of masks in a window")
     keep: float = Field(
         default=0.7, gt=0, le=1, description="share of chains that go on to the next place"
@@ -28,6 +28,13 @@ class ParallelRecipe(Frozen):
         default=64, ge=0, description="rows of a window that keep what the draft knew"
     )
     held_weight: float = Field(default=1.0, ge=0, description="weight of these rows' loss")
+    soft_share: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of the masks' loss that is the divergence from the draft step by step; "
+        "the rest is the cross-entropy with the target's tokens",
+    )
     peak_rate: float = Field(default=5e-4, gt=0)
     mask_rate: float = Field(default=4e-3, gt=0, description="rate of the masks' embeddings")
     warmup_steps: int = Field(default=50, ge=0)
@@ -35,6 +42,6 @@ class ParallelRecipe(Frozen):
     weight_decay: float = Field(default=0.01, ge=0)
     clip: float = Field(default=1.0, gt=0, description="largest gradient norm")
     held_out: int = Field(default=64, ge=1, description="texts that are only evaluated")
-    evaluation_window: int = Field(default=512, ge=8)
-    evaluation_anchors: int = Field(default=48, ge=1)
+    evaluation_window: int = Field(default=320, ge=8)
+    evaluation_anchors: int = Field(default=24, ge=1)
     seed: int = Field(default=0, ge=0)
