@@ -22,6 +22,9 @@ class ParallelDraft(nn.Module):
     ranked  ids of the vocabulary, ascending; the head has one row each
     """
 
+    head: Tensor
+    place: Tensor
+
     def __init__(self, model: PreTrainedModel, masks: Tensor, ranked: npt.NDArray[np.int64]):
         super().__init__()
         self.model = model

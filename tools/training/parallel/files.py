@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ MASK_EMBEDDING = "mask_embedding"
 MASK_IDS = "pard_tokens"
 _VOCABULARY = "draft_vocabulary.json"
 _EMBEDDING = "model.embed_tokens.weight"
-Texts = npt.NDArray[np.integer]
+Texts = npt.NDArray[np.integer[Any]]
 
 
 def read_texts(path: Path, window: int) -> Texts:

@@ -85,8 +85,7 @@ class Tuning:
         progress = self.progress
         saved = evaluated = last = time.monotonic()
         while progress.seconds < seconds:
-            self._set_rates(progress.seconds / seconds)
-            self._step()
+            self.step(progress.seconds / seconds)
             now = time.monotonic()
             progress.seconds += now - last
             last = now
@@ -158,9 +157,9 @@ class Tuning:
                 weight.copy_(tensors[f"draft.{name}"])
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in tensors.items():
-            kind, number, rest = name.split(".", 2)
-            if kind == "optimizer":
-                state.setdefault(int(number), {})[rest] = value
+            if name.startswith("optimizer."):
+                _, number, of_weight = name.split(".")
+                state.setdefault(int(number), {})[of_weight] = value
         groups = self._optimizer.state_dict()["param_groups"]
         self._optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.progress = Progress(**json.loads(about["progress"]))
@@ -168,7 +167,9 @@ class Tuning:
     def _named(self) -> list[tuple[str, nn.Parameter]]:
         return [named for named in self.draft.named_parameters() if named[1].requires_grad]
 
-    def _step(self) -> None:
+    def step(self, done: float) -> None:
+        """Make one step. `done` is the share of the training before it; the rates follow it."""
+        self._set_rates(done)
         recipe, progress = self.recipe, self.progress
         generator = np.random.default_rng((recipe.seed, progress.step))
         batch = self._batch(generator)

@@ -53,7 +53,8 @@ def losses_of(
     wanted = torch.from_numpy(np.stack([of.wanted for of in chains])).to(tokens.device)
     labels = draft.ranks(tokens.gather(1, wanted))
     given = draft.logits(hidden[:, window:]).log_softmax(dim=-1).flatten(0, 1)
-    masks = F.nll_loss(given, labels.flatten(), ignore_index=-100)
+    ranked = (labels >= 0).sum().clamp(min=1)
+    masks = F.nll_loss(given, labels.flatten(), ignore_index=-100, reduction="sum") / ranked
     if recipe.soft_share:
         rows = torch.arange(len(expected), device=tokens.device)[:, None]
         soft = _kl(expected[rows, wanted - 1].flatten(0, 1), given)

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from card.cache import ROOT
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, SequenceTokens
 from card.engines.options import DRAFT_ROWS
 from card.engines.row_costs import CostCurve
-from card.speculation.drafters.draft_pass import DraftedTree
+from card.speculation.drafters.draft_pass import Chosen, DraftedTree, Expansion
 from card.speculation.drafters.growth.frontier import (
     UNEXPANDED,
     Child,
@@ -44,39 +44,6 @@ _NODES_PER_PLACE = 4
 
 _MEMORY = 32
 """Number of recent blocks that decide how far blocks reach."""
-
-
-class BlockPlan(NamedTuple):
-    """The plan of a pass that makes a block for one session.
-
-    text   tokens of the text without KV; they come first
-    chain  nodes that the pass reads, each the child of the one before; `ROOT` alone behind a text
-    masks  number of masks behind them
-    """
-
-    text: Sequence[int]
-    chain: list[int]
-    masks: int
-
-    @property
-    def behind(self) -> Sequence[int]:
-        return ()
-
-    @property
-    def proposals(self) -> int:
-        """N-grams do not follow a block."""
-        return 0
-
-
-class BlockPass(NamedTuple):
-    """The pass of a `BlockPlan`.
-
-    positions  position of the children of every row with logits
-    """
-
-    rows: SequenceTokens
-    plan: BlockPlan
-    positions: list[int]
 
 
 class Reach:
@@ -123,7 +90,7 @@ class ParallelDrafter(TreeDrafter):
 
     def _plan(
         self, session: DraftedSession, chunk: int, sharing: int, *, is_chain: bool = False
-    ) -> DraftPlan | BlockPlan | None:
+    ) -> DraftPlan | None:
         if session.constraint is not None or not self._masks:
             return super()._plan(session, chunk, sharing, is_chain=is_chain)
         drafted, tree = self._trees[session.number], session.tree
@@ -137,13 +104,15 @@ class ParallelDrafter(TreeDrafter):
             return DraftPlan(missing, chunk)
         if missing:
             most = min(rows - 1, depth - 1, self._engine.most_rows - len(missing))
-            return BlockPlan(missing, [ROOT], self._masks_of(session, len(missing), most, sharing))
+            masks = self._masks_of(session, len(missing), most, sharing)
+            return DraftPlan(missing, chunk, Chosen([ROOT]), masks)
         room = tree.capacity - max(len(tree), drafted.pending)
         chain = self._chain(session, drafted, depth, min(rows, room))
         if not chain:
             return None
         most = min(rows - len(chain), depth - 2 - tree.depth[chain[-1]], room - len(chain))
-        return BlockPlan((), chain, self._masks_of(session, len(chain), most, sharing))
+        masks = self._masks_of(session, len(chain), most, sharing)
+        return DraftPlan((), chunk, Chosen(chain), masks)
 
     def _masks_of(self, session: DraftedSession, given: int, most: int, sharing: int) -> int:
         """Masks of a pass that has `given` rows anyway."""
@@ -178,12 +147,10 @@ class ParallelDrafter(TreeDrafter):
 
     # --- forward ------------------------------------------------------------------------------
 
-    def _pass(
-        self, session: DraftedSession, plan: DraftPlan | BlockPlan, proposed: Sequence[int]
-    ) -> DraftPass | BlockPass:
-        if isinstance(plan, DraftPlan):
+    def _pass(self, session: DraftedSession, plan: DraftPlan, proposed: Sequence[int]) -> DraftPass:
+        if plan.chosen is None or plan.masks is None:
             return super()._pass(session, plan, proposed)
-        drafted, tree, chain = self._trees[session.number], session.tree, plan.chain
+        drafted, tree, chain = self._trees[session.number], session.tree, plan.chosen.nodes
         masks = self._masks[: plan.masks]
         wanted = len(chain) + len(masks)
         first = len(session.tokens) + 1 + tree.depth_of(chain[0])
@@ -198,17 +165,15 @@ class ParallelDrafter(TreeDrafter):
             pending = drafted.pending
             parents = [before, *range(pending, pending + len(tokens) - 1)]
         rows = SequenceTokens(drafted.engine_session, tokens, parents, wanted, ranking)
-        return BlockPass(rows, plan, positions)
+        return DraftPass(rows, len(plan.text), Expansion(chain, []), positions, block=True)
 
     # --- grow ---------------------------------------------------------------------------------
 
-    def _grow(
-        self, session: DraftedSession, planned: DraftPass | BlockPass, logits: Logits
-    ) -> Nodes:
-        if isinstance(planned, DraftPass):
+    def _grow(self, session: DraftedSession, planned: DraftPass, logits: Logits) -> Nodes:
+        if planned.expansion is None or not planned.block:
             return super()._grow(session, planned, logits)
-        drafted, plan = self._trees[session.number], planned.plan
-        chain, text = plan.chain, len(plan.text)
+        drafted, text = self._trees[session.number], planned.text
+        chain = planned.expansion.nodes
         tree = GrowingTree(session.tree.capacity) if text else session.tree
         ranked = ranked_children(logits, planned.positions, session.request.parameters)
         depth = tree.depth_of(chain[0])

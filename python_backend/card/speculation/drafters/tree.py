@@ -45,11 +45,14 @@ class DraftPlan(NamedTuple):
     text    tokens of the text without KV; they come first
     chunk   most tokens that one pass reads
     chosen  nodes behind them; None: the pass reads only text
+    masks   number of the draft's masks behind the nodes, which form a chain then (`parallel`);
+            None: the pass makes no block
     """
 
     text: Sequence[int]
     chunk: int
     chosen: Chosen | None = None
+    masks: int | None = None
 
     @property
     def behind(self) -> Sequence[int]:
@@ -69,6 +72,7 @@ class DraftPass(NamedTuple):
     expansion  the rows behind the text's end; None: the pass reads only text
     positions  position of every expanded row's children (empty if nothing depends on them)
     masks      ids that the guide allows below every row; None: all ids
+    block      masks of the draft follow the expanded rows (`parallel`)
     """
 
     rows: SequenceTokens
@@ -76,6 +80,7 @@ class DraftPass(NamedTuple):
     expansion: Expansion | None = None
     positions: Sequence[int] = ()
     masks: Masks | None = None
+    block: bool = False
 
 
 class TreeDrafter:
