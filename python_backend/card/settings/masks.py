@@ -16,7 +16,8 @@ _BLOCK_OF_ONE_MASK = 12
 
 def with_masks(settings: Settings) -> Settings:
     """With the masks that the draft's configuration names, where the settings name none; a draft
-    with masks gets the drafter `parallel` for `auto`.
+    with masks gets the drafter `parallel` for `auto`, and then the growth `lattice` unless the
+    settings name one.
 
     Raises `ValueError` where `drafter: parallel` is set and no mask is known.
     """
@@ -38,6 +39,8 @@ def with_masks(settings: Settings) -> Settings:
         changes["block"] = block
     if speculation.drafter == "auto":
         changes["drafter"] = "parallel"
+        if "growth" not in speculation.model_fields_set:
+            changes["growth"] = "lattice"
     return settings.model_copy(
         update={
             "draft": draft.model_copy(update={"mask_ids": ids}),

@@ -9,7 +9,7 @@ import pytest
 
 from card.cache import ROOT
 from card.speculation.drafters.growth.frontier import Child
-from card.speculation.drafters.growth.lattice import best_path, likeliest_paths, weighed
+from card.speculation.drafters.growth.lattice import NgramWeights, best_path, likeliest_paths
 
 
 def place(**chances: float) -> list[Child]:
@@ -48,30 +48,42 @@ def test_best_path_is_whole_before_other_paths_get_nodes(most: int) -> None:
     assert words(paths.path(min(most, len(PLACES)) - 1)) == "ace"[:most]
 
 
-def test_beam_takes_the_path_that_the_weights_join() -> None:
-    """Place by place "ac" is the likeliest; the weights say that only "bc" and "ad" occur."""
-    joined = {"ac": 0.05, "ad": 0.9, "bc": 0.9, "bd": 0.05}
-
-    def weigh(path: Sequence[int], children: list[Child]) -> list[Child]:
-        if not path:
-            return children
-        shares = {child.token: joined[words([*path, child.token])] for child in children}
-        return weighed(children, shares, 1.0)
-
-    places = [place(a=0.51, b=0.49), place(c=0.6, d=0.4)]
+def test_beam_takes_the_path_that_ngrams_join() -> None:
+    """Place by place "ac" is the likeliest; the n-grams say that only "ad" and "bc" occur."""
+    weigh = NgramWeights(
+        lambda path: {"a": {ord("d"): 0.5}, "b": {ord("c"): 0.9}}.get(words(path), {}), 1.0
+    )
+    places = [place(a=0.501, b=0.499), place(c=0.6, d=0.4)]
     assert words([child.token for child in best_path(places)]) == "ac"
     assert words([child.token for child in best_path(places, weigh)]) == "bc"
     paths = likeliest_paths(places, 4, weigh)
     assert [words(paths.path(node)) for node in (0, 1)] == ["b", "bc"]
-    assert "ad" in {words(paths.path(node)) for node in range(len(paths))}
 
 
-def test_weighed_children_keep_their_sum_and_unknown_contexts_change_nothing() -> None:
+def test_ngrams_add_tokens_and_unknown_contexts_change_nothing() -> None:
     children = place(a=0.5, b=0.2)
-    assert weighed(children, {}, 1.0) == children
-    found = weighed(children, {ord("b"): 0.8}, 1.0)
-    assert words([child.token for child in found]) == "ba"
+    assert NgramWeights(lambda _: {}, 1.0)([], children) == children
+    found = NgramWeights(lambda _: {ord("x"): 0.9}, 1.0)([7], children)
+    assert found[0].token == ord("x")
     assert sum(math.exp(child.logprob) for child in found) == pytest.approx(0.7)
+
+
+def test_noise_is_added_after_mixing() -> None:
+    """So it counts once for every token, whoever knows it."""
+    noise = {ord("a"): 1.0, ord("b"): 3.0, ord("x"): 6.0}
+    children = [
+        Child(child.token, child.logprob + noise[child.token] - 4.0, 0.0)
+        for child in place(a=0.5, b=0.2)
+    ]
+    weigh = NgramWeights(
+        lambda _: {ord("x"): 0.01, ord("a"): 0.9}, 1.0, lambda _, tokens: [noise[t] for t in tokens]
+    )
+    assert weigh([7], children)[0].token == ord("x")
+    unknown = noise | {ord("x"): -math.inf}
+    weigh = NgramWeights(
+        lambda _: {ord("x"): 0.9}, 1.0, lambda _, tokens: [unknown[t] for t in tokens]
+    )
+    assert ord("x") not in {child.token for child in weigh([7], children)}
 
 
 def test_places_without_children_end_the_paths() -> None:

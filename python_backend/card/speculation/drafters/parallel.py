@@ -19,6 +19,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+import numpy as np
+
 from card.cache import ROOT
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, SequenceTokens
 from card.engines.options import DRAFT_ROWS
@@ -30,7 +32,12 @@ from card.speculation.drafters.growth.frontier import (
     ranked_children,
     ranking_of,
 )
-from card.speculation.drafters.growth.lattice import Weigh, likeliest_paths, unweighed, weighed
+from card.speculation.drafters.growth.lattice import (
+    NgramWeights,
+    Weigh,
+    likeliest_paths,
+    unweighed,
+)
 from card.speculation.drafters.interface import DraftConfig, DraftedSession
 from card.speculation.drafters.tree import DraftPass, DraftPlan, TreeDrafter, follow_text
 from card.speculation.ngram import NgramProposer
@@ -229,15 +236,24 @@ class ParallelDrafter(TreeDrafter):
 
     def _weigh(self, session: DraftedSession, drafted: DraftedTree, behind: Sequence[int]) -> Weigh:
         """How the growth rule weighs steps through a block that stands behind these tokens."""
-        if not drafted.frontier.weighs_ngrams:
+        parameters, noise = session.request.parameters, drafted.noise
+        if not drafted.frontier.weighs_ngrams or parameters.filters:
             return unweighed
-        exponent = score_exponent(greedy=session.request.parameters.is_greedy)
-        proposer = drafted.proposer
+        first = len(session.tokens) + len(behind)
 
-        def weigh(path: Sequence[int], children: list[Child]) -> list[Child]:
-            return weighed(children, proposer.followers([*behind, *path]), exponent)
+        def followers(path: Sequence[int]) -> dict[int, float]:
+            return drafted.proposer.followers([*behind, *path])
 
-        return weigh
+        def noise_of(place: int, tokens: Sequence[int]) -> list[float]:
+            columns = np.searchsorted(noise.ids, tokens).clip(max=len(noise.ids) - 1)
+            drawn = noise.at(first + place)[columns]
+            known = noise.ids[columns] == np.asarray(tokens)
+            found: list[float] = np.where(known, drawn, -np.inf).tolist()
+            return found
+
+        adds_noise = not parameters.is_greedy or bool(parameters.logit_bias)
+        exponent = score_exponent(greedy=parameters.is_greedy)
+        return NgramWeights(followers, exponent, noise_of if adds_noise else None)
 
     def _new_proposer(self) -> NgramProposer:
         return NgramProposer(frozen=self._config.ngrams)

@@ -4,8 +4,12 @@ search, arXiv 2510.02358).
 A draft that fills a block in one pass ranks the tokens of every place without knowing the tokens
 before it. So any token of a place may follow any token of the place before, and some of these paths
 make no sense. The growth rule `lattice` weighs every step of a path with n-grams, which know the
-tokens before it; a beam finds the best path. Other rules take the product of the draft's
-probabilities. A draft that works step by step has no lattice: for it, `lattice` is best-first.
+tokens before it, and adds the tokens that the n-grams know; a beam finds the best path. Other rules
+take the product of the draft's probabilities. A draft that works step by step has no lattice: for
+it, `lattice` is best-first.
+
+Draft and n-grams are mixed as DiffuSpec mixes them, by log-probabilities. Under the target's noise
+they are mixed without it, and then it is added.
 """
 
 from __future__ import annotations
@@ -17,19 +21,27 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import ClassVar
 
-from card.cache import ROOT
+from card.cache import LEAST_CHANCE, ROOT
 from card.speculation.drafters.growth.best_first import BestFirst
-from card.speculation.drafters.growth.frontier import Child
+from card.speculation.drafters.growth.frontier import UNLIKELY, Child
 from card.speculation.tree import sharpened
 
-_BEAM = 3
-"""Paths that the search keeps at each place, as in the paper."""
+_BEAM = 2
+"""Paths that the search keeps at each place; the paper keeps 3. More gained nothing."""
 
-_SHARE = 0.5
-"""Weight of the draft's log-probability; the rest is the weight of the n-grams'."""
+_SHARES = (0.8, 0.3)
+"""Weight of the draft's log-probability at the first place, where the draft knows the tokens
+before, and at the others; the rest is the weight of the n-grams'."""
 
-_UNSEEN = 0.02
-"""Probability of a token that the n-grams did not see in a context that they know."""
+_UNSEEN = math.log(0.02)
+"""Log-probability of a token that the n-grams did not see in a context that they know."""
+
+_UNRANKED = math.log(0.3)
+"""Log-probability of a token that the draft does not rank, relative to the last that it ranks."""
+
+Noise = Callable[[int, Sequence[int]], Sequence[float]]
+"""Takes a place of the block and tokens; returns the noise of each, -inf for a token that the draft
+cannot rank."""
 
 Weigh = Callable[[Sequence[int], list[Child]], list[Child]]
 """Takes the tokens before a place, from the root of the tree, and the children at the place;
@@ -116,7 +128,8 @@ def likeliest_paths(places: Sequence[list[Child]], most: int, weigh: Weigh = unw
     """
     paths = Paths()
     node = ROOT
-    for child in best_path(places, weigh)[:most]:
+    best = best_path(places, weigh)[:most]
+    for child in best:
         node = paths.add(node, child)
     order = count()
     found: list[tuple[float, int, int, int, Child]] = []
@@ -125,7 +138,9 @@ def likeliest_paths(places: Sequence[list[Child]], most: int, weigh: Weigh = unw
         """The children of a node become possible nodes."""
         if place < len(places):
             above = 0.0 if parent == ROOT else paths.total[parent]
-            for child in weigh(paths.path(parent), places[place]):
+            on_path = parent < len(best)  # weights of other nodes are not worth their time
+            children = places[place]
+            for child in weigh(paths.path(parent), children) if on_path else children:
                 heapq.heappush(found, (-above - child.rank, next(order), parent, place, child))
 
     offer(ROOT, 0)
@@ -137,25 +152,56 @@ def likeliest_paths(places: Sequence[list[Child]], most: int, weigh: Weigh = unw
     return paths
 
 
-def weighed(children: list[Child], followers: Mapping[int, float], exponent: float) -> list[Child]:
-    """Children weighed with n-grams, likeliest first. Their probabilities keep their sum.
+class NgramWeights:
+    """Weighs the steps of paths with n-grams; implements `Weigh`.
 
-    followers  chances of the tokens that followed the same tokens before; empty: unknown
+    followers  chances of the tokens that may follow the tokens from the root, by their path
     exponent   of `card.speculation.tree`
+    noise      noise of tokens at a place; None: there is none
     """
-    if not followers or not children:
-        return children
-    known = [followers.get(child.token, _UNSEEN) for child in children]
-    weights = [
-        math.exp(_SHARE * child.logprob) * chance ** (1 - _SHARE)
-        for child, chance in zip(children, known, strict=True)
-    ]
-    total = sum(math.exp(child.logprob) for child in children)
-    scale = min(total, 1.0) / sum(weights)
-    logprobs = [min(0.0, math.log(max(weight * scale, 1e-30))) for weight in weights]
-    ranks = sharpened(logprobs, exponent)
-    tokens = [child.token for child in children]
-    return sorted(map(Child, tokens, logprobs, ranks), key=_rank, reverse=True)
+
+    def __init__(
+        self,
+        followers: Callable[[Sequence[int]], Mapping[int, float]],
+        exponent: float,
+        noise: Noise | None = None,
+    ) -> None:
+        self._followers = followers
+        self._exponent = exponent
+        self._noise = noise
+        self._known: dict[tuple[int, ...], list[Child]] = {}
+
+    def __call__(self, path: Sequence[int], children: list[Child]) -> list[Child]:
+        key = tuple(path)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._weighed(key, children)
+        return known
+
+    def _weighed(self, path: tuple[int, ...], children: list[Child]) -> list[Child]:
+        followers = self._followers(path)
+        if not followers or not children:
+            return children
+        share = _SHARES[min(len(path), 1)]
+        logprobs = {child.token: child.logprob for child in children}
+        tokens = [*logprobs, *(token for token in followers if token not in logprobs)]
+        noise = self._noise(len(path), tokens) if self._noise else [0.0] * len(tokens)
+        ranked = list(zip(logprobs.values(), noise, strict=False))
+        least = min(logprob - added for logprob, added in ranked) + _UNRANKED
+        mixed = []
+        for token, added in zip(tokens, noise, strict=True):
+            own = logprobs[token] - added if token in logprobs else least
+            chance = followers.get(token)
+            seen = _UNSEEN if chance is None else math.log(max(chance, LEAST_CHANCE))
+            mixed.append(share * own + (1 - share) * seen + added)
+        highest = max(mixed)
+        weights = [math.exp(value - highest) for value in mixed]
+        total = min(1.0, sum(math.exp(logprob) for logprob in logprobs.values()))
+        norm = math.log(max(total, LEAST_CHANCE) / sum(weights)) - highest
+        given = [min(0.0, value + norm) for value in mixed]
+        ranks = sharpened(given, self._exponent)
+        found = sorted(map(Child, tokens, given, ranks), key=_rank, reverse=True)
+        return [child for child in found if child.rank > UNLIKELY] or found[:1]
 
 
 def _first(pair: tuple[float, list[Child]]) -> float:
