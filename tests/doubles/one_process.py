@@ -33,11 +33,13 @@ def settings_of(
 ) -> Settings:
     """Settings for small models; a heartbeat stays fresh for longer than any test runs.
 
-    No n-grams are proposed unless `ngram_tokens` says so.
+    No n-grams are proposed unless `ngram_tokens` says so. The drafter `parallel` makes blocks of
+    four tokens, with one mask.
     """
     return Settings.model_validate(
         {
-            "speculation": {"rows": 8, "ngram_tokens": 0, **speculation},
+            "draft": {"mask_ids": [2]},
+            "speculation": {"rows": 8, "ngram_tokens": 0, "block": 4, **speculation},
             "cache": {"slots": slots, "nodes": nodes},
             "serving": {"prefill_chunk": prefill_chunk, "engine_timeout_s": 600},
         }

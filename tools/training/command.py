@@ -14,6 +14,7 @@ from training import corpus as corpus_files
 from training import stages
 from training.compute import Compute, compute_of, device_of
 from training.divergences import Divergence
+from training.parallel.command import parallel
 from training.recipe import Recipe, read_recipe
 from training.terminal import bar, console, print_figures, told
 from training.workplace import Workplace, claim
@@ -30,6 +31,9 @@ RecipeFile = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 _OUTPUT = Path("build/pair")
 _OWN_PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl"
+
+
+app.command()(parallel)
 
 
 @app.command()

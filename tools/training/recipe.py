@@ -14,11 +14,11 @@ from training.divergences import Divergence
 from training.errors import TrainingError
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Sources(_Frozen):
+class Sources(Frozen):
     """Which Python files become text."""
 
     smallest_bytes: int = Field(default=400, ge=1)
@@ -32,7 +32,7 @@ class Sources(_Frozen):
         return self
 
 
-class Architecture(_Frozen):
+class Architecture(Frozen):
     """A Llama decoder with tied embeddings."""
 
     layers: int = Field(ge=1)
@@ -51,7 +51,7 @@ class Architecture(_Frozen):
         return self
 
 
-class Training(_Frozen):
+class Training(Frozen):
     """One run of the optimiser: AdamW, warm-up, a held peak, then linear to zero.
 
     ``hold`` is the share of the steps at the peak before the rate begins to fall.
@@ -66,7 +66,7 @@ class Training(_Frozen):
     clip: float = Field(default=1.0, gt=0, description="largest gradient norm")
 
 
-class Distillation(_Frozen):
+class Distillation(Frozen):
     """What is lowered, on which texts.
 
     ``on_policy_share`` of a batch is written by the draft as it is at that step, and only what it
@@ -103,7 +103,7 @@ class Distillation(_Frozen):
         return self
 
 
-class Recipe(_Frozen):
+class Recipe(Frozen):
     """A whole pair. The defaults are that of `tests/pair`: 2.9M and 0.4M parameters."""
 
     seed: int = Field(default=0, ge=0)

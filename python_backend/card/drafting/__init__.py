@@ -5,5 +5,5 @@
 `remote`    publishes the chains of devices, for sessions that the loop does not draft for
 """
 
-from card.drafting.drafters import make_drafters
+from card.drafting.drafters import make_drafters, token_pass_ms
 from card.drafting.loop import DraftLoop, DraftTimes

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from card.engines import Engine
+from card.engines import Engine, EngineError
+from card.engines.row_costs import pass_cost_ms
 from card.settings import Settings
 from card.speculation.drafters import DRAFTERS, DraftConfig, Drafter
-from card.speculation.drafters.growth import GrowthConfig
+from card.speculation.drafters.growth import GROWTHS, GrowthConfig
+from card.speculation.ngram import Followers
+from card.speculation.ngram_file import NgramFileError, read_table
 
 
 def make_drafters(
@@ -22,12 +27,39 @@ def make_drafters(
     if key not in DRAFTERS:
         return {}
     runs_on = (model, small) if settings.has_small_draft else model
-    return {key: DRAFTERS[key](runs_on, draft_config(settings))}
+    config = draft_config(settings)
+    if config.mask_ids and max(config.mask_ids) >= model.vocabulary:
+        raise EngineError(
+            f"{settings.draft.path}: the mask {max(config.mask_ids)} is no id of the draft's "
+            f"vocabulary of {model.vocabulary}; check pard_token in its config.json, or "
+            "draft.mask_ids"
+        )
+    if GROWTHS[config.growth].weighs_ngrams:
+        config = replace(config, ngrams=_frozen_ngrams(settings, model.vocabulary))
+    return {key: DRAFTERS[key](runs_on, config)}
+
+
+def token_pass_ms(engine: Engine, settings: Settings) -> float:
+    """Milliseconds that the draft computes for one more token of a chain while the target does not
+    compute: a pass, or its share of a block's pass; 0: unknown."""
+    costs_ms, block = engine.row_costs_ms, draft_config(settings).block
+    return pass_cost_ms(costs_ms, block) / block if costs_ms else 0.0
+
+
+def _frozen_ngrams(settings: Settings, vocabulary: int) -> Followers | None:
+    """The target's n-gram table, if there is one. Raises `EngineError` if it does not fit."""
+    file = settings.speculation.ngram_table
+    try:
+        return read_table(file, vocabulary) if isinstance(file, Path) else None
+    except NgramFileError as error:
+        raise EngineError(f"speculation.ngram_table: {error}") from error
 
 
 def draft_config(settings: Settings) -> DraftConfig:
     """The drafters' configuration."""
     speculation, tensorrt = settings.speculation, settings.draft.tensorrt_llm
+    drafts_blocks = settings.drafter == "parallel" and speculation.block != "auto"
+    block = int(speculation.block) if drafts_blocks else 1
     return DraftConfig(
         width=speculation.width,
         depth=speculation.depth,
@@ -45,5 +77,7 @@ def draft_config(settings: Settings) -> DraftConfig:
         prefill_chunk=settings.serving.prefill_chunk,
         side_branches=tensorrt.side_branches,
         side_branch_tokens=tensorrt.side_branch_tokens,
+        mask_ids=settings.draft.mask_ids if block > 1 else (),
+        block=block,
         stall_timeout_s=tensorrt.stall_timeout_s,
     )

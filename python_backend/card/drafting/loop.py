@@ -134,10 +134,16 @@ class FollowedSession:
             return 0
         self.passes += nodes.passes
         tree = self.drafted.tree
-        first, height = len(tree), tree.height
+        height = tree.height
+        if nodes.replaces:
+            tree.clear()
+        first = len(tree)
         tree.add(nodes)
         layers = max(tree.depth[first:], default=-1) + 1 - height
         self.slot.count_growth(max(0, layers), nodes.saved)
+        if nodes.replaces:
+            self._publish_tree()
+            first = len(tree)
         if nodes.passes or len(tree) > first:
             self.slot.append(
                 tree.token[first:], tree.parent[first:], tree.score[first:], self.passes

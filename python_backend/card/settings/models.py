@@ -150,6 +150,11 @@ class DraftSettings(ModelSettings):
     """The model that makes candidates; by default that of the chat pair. null: none."""
 
     path: Path = Field(REPOSITORY_ROOT / "models/draft", description=_PATH)
+    mask_ids: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (),
+        description="Ids of the masks of a draft that makes a block in one pass: one, or one for "
+        "each place. Empty: those that its config.json names.",
+    )
     tensorrt_llm: DraftTensorRTSettings = DraftTensorRTSettings()
 
 

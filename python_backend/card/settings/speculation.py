@@ -29,7 +29,8 @@ class SpeculationSettings(Section):
     )
     drafter: Annotated[str, OneOf(("auto", *DRAFTERS, *WITHOUT_DRAFT))] = Field(
         "auto",
-        description="What makes candidates. auto: what suits the draft's engine. hierarchy also "
+        description="What makes candidates. auto: what suits the draft and its engine (parallel "
+        "for a draft with masks). hierarchy also "
         "needs `draft_small`. ngram and phrases load no draft: the target proposes by itself.",
     )
     parcel: int = Field(
@@ -65,6 +66,11 @@ class SpeculationSettings(Section):
     )
     shared_tokens: UpToEight = Field(
         2, description="`growth: graph`: last tokens that must be equal."
+    )
+    block: Annotated[int, Field(ge=2, le=32)] | Literal["auto"] = Field(
+        "auto",
+        description="`drafter: parallel`: most tokens that one pass makes. auto: one more than the "
+        "draft's masks, or 12 where one mask stands for all places.",
     )
     width: int = Field(4, ge=1, le=32, description="Most nodes that one draft pass expands.")
     depth: int = Field(

@@ -165,6 +165,10 @@ class NgramProposer:
         where a token is too unlikely for a row of the draft."""
         return self.candidates(behind, limit, least=_WORTH_A_ROW).tokens
 
+    def followers(self, behind: Sequence[int]) -> dict[int, float]:
+        """Tokens that may follow the text and `behind`, with their chances."""
+        return dict(self._followers(self._answers(self._end_behind(behind))))
+
     def candidates(
         self, behind: Sequence[int], limit: int, branches: int = 1, least: float = LEAST_CHANCE
     ) -> Candidates:

@@ -30,6 +30,7 @@ class Nodes(NamedTuple):
               text
     saved     rows of a pass saved because nodes share their subtrees
     waits     nothing was computed, because the nodes come asynchronously
+    replaces  the nodes replace the tree, which had none with KV; they are numbered from 0
     """
 
     tokens: Sequence[int] = ()
@@ -38,6 +39,7 @@ class Nodes(NamedTuple):
     passes: int = 1
     saved: int = 0
     waits: bool = False
+    replaces: bool = False
 
 
 class ReRoot(NamedTuple):

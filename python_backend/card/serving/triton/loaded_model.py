@@ -12,7 +12,7 @@ from card.cache import Pool
 from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
 from card.decoding.from_settings import ngram_memory
-from card.drafting import DraftLoop, make_drafters
+from card.drafting import DraftLoop, make_drafters, token_pass_ms
 from card.engines import Engine
 from card.serving.geometry import pool_geometry
 from card.serving.triton.engine_process import Loop
@@ -50,7 +50,7 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
     guides = GuideCompiler(partial(_guided_tokens, settings.target.path))
     if role == "draft":
         small = load_small_draft(settings, quickly=True)
-        pass_ms = engine.row_costs_ms.get(1, 0.0)
+        pass_ms = token_pass_ms(engine, settings)
         return _Draft(engine, settings, guides, small=small, pass_ms=pass_ms)
     return _Target(engine, settings, guides)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from card.speculation.drafters.cascade import CascadeDrafter
 from card.speculation.drafters.hierarchy import HierarchyDrafter
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Drafter
+from card.speculation.drafters.parallel import ParallelDrafter
 from card.speculation.drafters.tensorrt import TensorRTDrafter
 from card.speculation.drafters.tree import TreeDrafter
 
@@ -17,5 +18,6 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "tree": TreeDrafter,
     "cascade": CascadeDrafter,
     "hierarchy": HierarchyDrafter,
+    "parallel": ParallelDrafter,
     "tensorrt": TensorRTDrafter,
 }

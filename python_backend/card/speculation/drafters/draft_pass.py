@@ -195,6 +195,11 @@ class DraftedTree:
             request.num_draft_tokens,
         )
 
+    def clear(self) -> None:
+        """Forget all nodes; nothing is pending."""
+        self.entry, self.rank, self.pending = [], [], 0
+        self.frontier.refill(())
+
     def re_root(self, tree: GrowingTree, re_root: ReRoot) -> tuple[list[int], list[int]]:
         """Follow the tree to its new root. Returns the KV entries of the committed path, and those
         of surviving nodes, which become the pending ones in this order."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from card.cache import SlotRequest
 from card.constraints.draft_constraint import DraftConstraint
 from card.speculation.drafters.growth import GrowthConfig
+from card.speculation.ngram import Followers
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
 Model = Literal["engine", "engines", "tensorrt_llm", "none"]
@@ -44,6 +45,9 @@ class DraftConfig:
     side_branches: int = 0
     side_branch_tokens: int = 1
     stall_timeout_s: float = 60.0
+    mask_ids: tuple[int, ...] = ()
+    block: int = 1
+    ngrams: Followers | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -32,7 +32,7 @@ from card.speculation.drafters.growth.frontier import (
 from card.speculation.drafters.growth.masks import masks_of
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.ngram import NgramProposer
-from card.speculation.tree import Nodes, ReRoot, score_exponent
+from card.speculation.tree import GrowingTree, Nodes, ReRoot, score_exponent
 
 LONGEST_COMMIT = 16
 """A step of the target seldom commits more tokens; a longer text without KV is read like a
@@ -45,11 +45,14 @@ class DraftPlan(NamedTuple):
     text    tokens of the text without KV; they come first
     chunk   most tokens that one pass reads
     chosen  nodes behind them; None: the pass reads only text
+    masks   number of the draft's masks behind the nodes, which form a chain then (`parallel`);
+            None: the pass makes no block
     """
 
     text: Sequence[int]
     chunk: int
     chosen: Chosen | None = None
+    masks: int | None = None
 
     @property
     def behind(self) -> Sequence[int]:
@@ -69,6 +72,7 @@ class DraftPass(NamedTuple):
     expansion  the rows behind the text's end; None: the pass reads only text
     positions  position of every expanded row's children (empty if nothing depends on them)
     masks      ids that the guide allows below every row; None: all ids
+    block      masks of the draft follow the expanded rows (`parallel`)
     """
 
     rows: SequenceTokens
@@ -76,6 +80,7 @@ class DraftPass(NamedTuple):
     expansion: Expansion | None = None
     positions: Sequence[int] = ()
     masks: Masks | None = None
+    block: bool = False
 
 
 class TreeDrafter:
@@ -98,7 +103,8 @@ class TreeDrafter:
         noise = noise_for(session.request.parameters, self._engine)
         named, config = session.request.growth, self._config
         frontier = GROWTHS[config.growth if named == ANY else named](config.growth_config)
-        drafted = DraftedTree(open_behind_kept(self._engine, session), noise, frontier)
+        engine_session = open_behind_kept(self._engine, session)
+        drafted = DraftedTree(engine_session, noise, frontier, self._new_proposer())
         noise.forget(len(session.tokens))
         self._trees[session.number] = drafted
 
@@ -173,7 +179,7 @@ class TreeDrafter:
         known = self._engine.length(drafted.engine_session)
         if known < len(session.tokens):
             return self._text_plan(session, drafted, known, chunk, min(proposals, depth - 1))
-        _follow_text(drafted.proposer, session.tokens, len(session.tokens))
+        follow_text(drafted.proposer, session.tokens, len(session.tokens))
         tree = session.tree
         room = tree.capacity - max(len(tree), drafted.pending)
         exponent = score_exponent(greedy=session.request.parameters.is_greedy)
@@ -188,7 +194,7 @@ class TreeDrafter:
         """Tokens of the text without KV; behind its end, as far as the chunk has room, n-grams."""
         missing = session.tokens[known : known + chunk]
         end = known + len(missing)
-        _follow_text(drafted.proposer, session.tokens, end)
+        follow_text(drafted.proposer, session.tokens, end)
         if end < len(session.tokens):
             return DraftPlan(missing, chunk)
         most = max(0, min(proposals, chunk - len(missing)))
@@ -261,7 +267,7 @@ class TreeDrafter:
             )
         else:
             drafted.expand(rows)
-        return self._with_copies(session, drafted, found) if frontier.shares else found
+        return self._with_copies(session, drafted, found, tree) if frontier.shares else found
 
     # --- grow in a chain of passes ------------------------------------------------------------
 
@@ -294,16 +300,21 @@ class TreeDrafter:
         chain.keep(self._engine, expanded)
         return nodes
 
-    def _with_copies(self, session: DraftedSession, drafted: DraftedTree, found: Nodes) -> Nodes:
-        """The nodes of the pass, then the copies that nodes share."""
-        grown = session.tree.with_nodes(found)
+    def _new_proposer(self) -> NgramProposer:
+        return NgramProposer()
+
+    def _with_copies(
+        self, session: DraftedSession, drafted: DraftedTree, found: Nodes, tree: GrowingTree
+    ) -> Nodes:
+        """The nodes of the pass, which belong to `tree`, then the copies that nodes share."""
+        grown = tree.with_nodes(found)
         depth = min(self._config.depth, session.tokens_left)
         copies, ranks = drafted.frontier.copies(drafted.view(session, grown), depth)
         drafted.add(grown, copies.parents, ranks)
-        return Nodes(
-            [*found.tokens, *copies.tokens],
-            [*found.parents, *copies.parents],
-            [*found.logprobs, *copies.logprobs],
+        return found._replace(
+            tokens=[*found.tokens, *copies.tokens],
+            parents=[*found.parents, *copies.parents],
+            logprobs=[*found.logprobs, *copies.logprobs],
             saved=copies.saved,
         )
 
@@ -323,7 +334,7 @@ def close_and_keep(engine: Engine, number: int, session: DraftedSession) -> None
     engine.close_session(number)
 
 
-def _follow_text(proposer: NgramProposer, tokens: Sequence[int], until: int) -> None:
+def follow_text(proposer: NgramProposer, tokens: Sequence[int], until: int) -> None:
     """Add the text up to `until` to the proposer; a long prompt is added chunk by chunk, because
     the other sessions wait meanwhile."""
     proposer.extend(tokens[proposer.length : until])

@@ -16,6 +16,7 @@ from card.speculation.drafters.growth.frontier import (
     TreeView,
 )
 from card.speculation.drafters.growth.graph import Graph
+from card.speculation.drafters.growth.lattice import Lattice
 from card.speculation.drafters.growth.layered import Layered
 from card.speculation.drafters.growth.sampled import Sampled
 
@@ -34,4 +35,5 @@ GROWTHS: dict[str, type[Frontier]] = {
     "fan_out": FanOut,
     "branch": Branch,
     "graph": Graph,
+    "lattice": Lattice,
 }

@@ -227,10 +227,12 @@ class Frontier:
     shares      `copies` may add nodes
     runs_ahead  the rule mostly expands the likeliest child of the node that it expanded last, so
                 that several passes may run before the next `take`
+    weighs_ngrams  steps through a block that one pass made are weighed with n-grams
     """
 
     shares: ClassVar[bool] = False
     runs_ahead: ClassVar[bool] = False
+    weighs_ngrams: ClassVar[bool] = False
 
     def __init__(self, config: GrowthConfig) -> None:
         self.config = config
