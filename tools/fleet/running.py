@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,10 @@ from fleet.replica import PORTS, Replica
 from fleet.router import Router
 
 LOOK_S = 0.1
+KEPT = "CARD_CACHE__KEPT_TOKENS"
+KEPT_TOKENS = 32768
+"""Tokens of earlier texts that a replica keeps, unless the settings or the environment say: at 23
+KiB a token of the chat target, as many conversations as a fleet on one machine is tried with."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,15 @@ def fleet_of(
     """A fleet that has not started. Replicas take five ports each from `first_port` on, and the
     port behind theirs is that of the router's metrics. Raises `EnvironmentFailedError`."""
     logs.mkdir(parents=True, exist_ok=True)
+    variables = dict(variables or {})
+    if settings is None and KEPT not in os.environ:
+        variables.setdefault(KEPT, str(KEPT_TOKENS))
     replicas = [
         Replica(
             first_port + len(PORTS) * place,
             logs / f"replica-{place}.log",
             settings,
-            variables or {},
+            variables,
         )
         for place in range(count)
     ]
@@ -59,6 +67,12 @@ def fleet_of(
     return Fleet(replicas, router)
 
 
+def await_ready(one: Replica | Router) -> None:
+    """Return once it is ready. Raises what its `is_ready` raises."""
+    while not one.is_ready():
+        time.sleep(LOOK_S)
+
+
 @contextmanager
 def running(fleet: Fleet) -> Iterator[None]:
     """Start the replicas one after the other, then the router; stop all, whatever happens.
@@ -68,11 +82,9 @@ def running(fleet: Fleet) -> Iterator[None]:
     try:
         for replica in fleet.replicas:
             replica.start()
-            while not replica.is_ready():
-                time.sleep(LOOK_S)
+            await_ready(replica)
         fleet.router.start()
-        while not fleet.router.is_ready():
-            time.sleep(LOOK_S)
+        await_ready(fleet.router)
         yield
     finally:
         # Open answers finish while the router still passes them on.

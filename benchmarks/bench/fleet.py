@@ -1,0 +1,146 @@
+"""`bench fleet`: conversations over several replicas, one policy of the router beside another."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bench.prompts import read_prompts
+from bench.terminal import PROMPTS, JsonFile, PromptsFile
+from fleet.conversation import Message, Turn, ask
+from fleet.router import Router
+from fleet.running import Fleet, await_ready, fleet_of, running
+from loading.supervised import reserved_ports
+
+POLICIES = ("cache_aware", "round_robin")
+Conversation = list[Turn]
+
+
+def fleet(
+    replicas: Annotated[int, typer.Option(min=2, max=16, help="Replicas.")] = 2,
+    conversations: Annotated[int, typer.Option(min=1, help="Conversations of each policy.")] = 8,
+    turns: Annotated[int, typer.Option(min=1, help="Turns of a conversation.")] = 6,
+    at_once: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 2,
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of a turn.")] = 128,
+    first_port: Annotated[int, typer.Option(help="First port of the replicas.")] = 9100,
+    prompts: PromptsFile = PROMPTS,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure conversations over several replicas: cache_aware against round_robin."""
+    texts = [prompt.text for prompt in read_prompts(prompts)]
+    with tempfile.TemporaryDirectory() as logs, reserved_ports(4) as ports:
+        made = fleet_of(replicas, ports[0], first_port, Path(logs), POLICIES[0])
+        other = replace(
+            made.router, port=ports[1], metrics_port=ports[2], policy=POLICIES[1],
+            log=Path(logs) / "other-router.log",
+        )  # fmt: skip
+        with running(made):
+            other.start()
+            try:
+                await_ready(other)
+                found = _contest(made, other, texts, conversations, turns, at_once, max_tokens)
+            finally:
+                other.stop()
+                other.wait()
+    told = {policy: _figures(result, seconds) for policy, (result, seconds) in found.items()}
+    print(_table(told, turns))
+    if json_file is not None:
+        json_file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+def _contest(
+    made: Fleet,
+    other: Router,
+    texts: Sequence[str],
+    conversations: int,
+    turns: int,
+    at_once: int,
+    max_tokens: int,
+) -> dict[str, tuple[list[Conversation], float]]:
+    """By policy its conversations and the seconds that it took; the policies take turns, so that
+    what else the machine does meets both."""
+    found: dict[str, tuple[list[Conversation], float]] = {}
+    for begin in range(0, conversations, at_once):
+        for router in (made.router, other):
+            began = time.monotonic()
+            with ThreadPoolExecutor(at_once) as pool:
+                done = list(
+                    pool.map(
+                        lambda number, router=router: _converse(  # type: ignore[misc]
+                            router, number, texts, turns, max_tokens
+                        ),
+                        range(begin, min(begin + at_once, conversations)),
+                    )
+                )
+            before, seconds = found.get(router.policy, ([], 0.0))
+            found[router.policy] = before + done, seconds + time.monotonic() - began
+    return found
+
+
+def _converse(
+    router: Router, number: int, texts: Sequence[str], turns: int, max_tokens: int
+) -> Conversation:
+    """One conversation; its first words are its own, so that no policy finds what another left."""
+    messages: list[Message] = []
+    told: Conversation = []
+    for place in range(turns):
+        text = texts[(number * turns + place) % len(texts)]
+        opening = f"Conversation {number} by {router.policy}. " if not place else ""
+        messages.append({"role": "user", "content": f"{opening}{text}"})
+        turn = ask(router.url, messages, max_tokens)
+        if turn.problem is not None:
+            raise RuntimeError(f"turn {place + 1} of conversation {number}: {turn.problem}")
+        messages.append({"role": "assistant", "content": turn.text})
+        told.append(turn)
+    return told
+
+
+def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str, Any]:
+    """Medians by turn, and totals."""
+    by_turn = list(zip(*conversations, strict=True))
+    prompt = sum(turn.prompt_tokens for one in conversations for turn in one[1:])
+    cached = sum(turn.cached_tokens for one in conversations for turn in one[1:])
+    moves = [
+        later.replica != earlier.replica
+        for one in conversations
+        for earlier, later in zip(one, one[1:], strict=False)
+    ]
+    tokens = sum(turn.completion_tokens for one in conversations for turn in one)
+    return {
+        "conversations": len(conversations),
+        "first_token_ms": [
+            round(1e3 * statistics.median(turn.first_token_s for turn in turns), 1)
+            for turns in by_turn
+        ],
+        "prompt_tokens": [
+            round(statistics.median(turn.prompt_tokens for turn in turns)) for turns in by_turn
+        ],
+        "tokens_per_s": round(tokens / seconds, 1),
+        "kept_share": round(cached / prompt, 3) if prompt else 0.0,
+        "moved_turns": sum(moves),
+        "turns_that_could_move": len(moves),
+    }
+
+
+def _table(told: dict[str, dict[str, Any]], turns: int) -> str:
+    """In Markdown."""
+    columns = [*(f"turn {place + 1}" for place in range(turns)), "tokens/s", "kept", "moved"]
+    lines = ["| policy | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
+    for policy, figures in told.items():
+        cells = [*(f"{ms:.0f} ms" for ms in figures["first_token_ms"])]
+        cells += [f"{figures['tokens_per_s']}", f"{figures['kept_share']:.0%}"]
+        cells += [f"{figures['moved_turns']} of {figures['turns_that_could_move']}"]
+        lines.append(f"| {policy} | " + " | ".join(cells) + " |")
+    prompt = next(iter(told.values()))["prompt_tokens"]
+    cells = [*map(str, prompt), "", "", ""]
+    lines.append("| tokens of the prompt | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
