@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -14,14 +16,20 @@ from typing import Annotated, Any
 
 import typer
 
+from bench.conditions import where_and_when
 from bench.prompts import read_prompts
 from bench.terminal import PROMPTS, JsonFile, PromptsFile
+from card.serving.requests.vocabulary import Vocabulary
+from card.settings import load_settings
 from fleet.conversation import Message, Turn, ask
 from fleet.router import Router
 from fleet.running import Fleet, await_ready, fleet_of, running
 from loading.supervised import reserved_ports
 
 POLICIES = ("cache_aware", "round_robin")
+QUESTIONS = PROMPTS.with_name("questions.jsonl")
+TEXTS_OF_A_TURN = 2
+"""Two prompts a turn, so that a fifth turn has a history of more than 1,000 tokens."""
 Conversation = list[Turn]
 
 
@@ -32,11 +40,13 @@ def fleet(
     at_once: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 2,
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of a turn.")] = 128,
     first_port: Annotated[int, typer.Option(help="First port of the replicas.")] = 9100,
-    prompts: PromptsFile = PROMPTS,
+    prompts: PromptsFile = QUESTIONS,
     json_file: JsonFile = None,
 ) -> None:
     """Measure conversations over several replicas: cache_aware against round_robin."""
-    texts = [prompt.text for prompt in read_prompts(prompts)]
+    load = os.getloadavg()[0]
+    tokenizer = Vocabulary.load(load_settings().target.path).tokenizer
+    texts = [prompt.text for prompt in read_prompts(prompts, tokenizer)]
     with tempfile.TemporaryDirectory() as logs, reserved_ports(4) as ports:
         made = fleet_of(replicas, ports[0], first_port, Path(logs), POLICIES[0])
         other = replace(
@@ -54,7 +64,13 @@ def fleet(
     told = {policy: _figures(result, seconds) for policy, (result, seconds) in found.items()}
     print(_table(told, turns))
     if json_file is not None:
-        json_file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        written = {
+            **where_and_when(load),
+            "max_tokens": max_tokens,
+            "at_once": at_once,
+            "policies": told,
+        }
+        json_file.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
 
 
 def _contest(
@@ -93,7 +109,8 @@ def _converse(
     messages: list[Message] = []
     told: Conversation = []
     for place in range(turns):
-        text = texts[(number * turns + place) % len(texts)]
+        first = (number * turns + place) * TEXTS_OF_A_TURN
+        text = "\n\n".join(texts[at % len(texts)] for at in range(first, first + TEXTS_OF_A_TURN))
         opening = f"Conversation {number} by {router.policy}. " if not place else ""
         messages.append({"role": "user", "content": f"{opening}{text}"})
         turn = ask(router.url, messages, max_tokens)
@@ -112,7 +129,7 @@ def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str,
     moves = [
         later.replica != earlier.replica
         for one in conversations
-        for earlier, later in zip(one, one[1:], strict=False)
+        for earlier, later in itertools.pairwise(one)
     ]
     tokens = sum(turn.completion_tokens for one in conversations for turn in one)
     return {

@@ -50,8 +50,12 @@ def ask(
     """Stream the greedy answer to `messages`; `begun` hears of the first token."""
     turn = Turn(time.monotonic())
     body = {
-        **{"model": MODEL, "messages": list(messages), "max_tokens": max_tokens},
-        **{"temperature": 0, "stream": True, "stream_options": {"include_usage": True}},
+        "model": MODEL,
+        "messages": list(messages),
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
     }
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=LIMIT_S)
     try:
