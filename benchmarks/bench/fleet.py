@@ -23,7 +23,7 @@ from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
 from fleet.conversation import Message, Turn, ask
 from fleet.router import Router
-from fleet.running import Fleet, await_ready, fleet_of, running
+from fleet.running import LOOK_S, Fleet, await_ready, fleet_of, running
 from loading.supervised import reserved_ports
 
 POLICIES = ("cache_aware", "round_robin")
@@ -57,6 +57,8 @@ def fleet(
             other.start()
             try:
                 await_ready(other)
+                while not all(replica.is_settled() for replica in made.replicas):
+                    time.sleep(LOOK_S)
                 found = _contest(made, other, texts, conversations, turns, at_once, max_tokens)
             finally:
                 other.stop()

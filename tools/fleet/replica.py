@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import signal
 import subprocess
@@ -78,6 +79,17 @@ class Replica:
                 return bool(answer.status == http.client.OK)
         except OSError:  # not bound yet, or an answer that says no
             return False
+
+    def is_settled(self) -> bool:
+        """Whether no model of it prepares anything any more: for measurements."""
+        try:
+            with open_local(
+                f"http://127.0.0.1:{self.port_of('health')}/ready", _ANSWER_S
+            ) as answer:
+                models = json.load(answer)["models"].values()
+        except OSError:
+            return False
+        return all(model["loading"] is None for model in models)
 
     def check_alive(self) -> None:
         """Raises `ReplicaEndedError` if it has ended with an error."""
