@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,13 +31,13 @@ class ReplicaEndedError(RuntimeError):
 class Replica:
     """The program that made it must `stop` it; it also stops when that program dies.
 
-    port       its first one; the others of `PORTS` follow
+    ports      of each of `PORTS`
     log        file of its output
     settings   another settings file; None: built in
     variables  added to its environment
     """
 
-    port: int
+    ports: dict[str, int]
     log: Path
     settings: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +46,7 @@ class Replica:
     @property
     def url(self) -> str:
         """Of OpenAI's interface, without a path."""
-        return f"http://127.0.0.1:{self.port_of('openai')}"
+        return f"http://127.0.0.1:{self.ports['openai']}"
 
     @property
     def pid(self) -> int:
@@ -53,12 +54,9 @@ class Replica:
         assert self._process is not None
         return self._process.pid
 
-    def port_of(self, name: str) -> int:
-        return self.port + PORTS.index(name)
-
     def start(self) -> None:
         """Start it, from the main thread; also again, behind its end."""
-        ports = [f"--{name}-port={self.port_of(name)}" for name in PORTS]
+        ports = [f"--{name}-port={port}" for name, port in self.ports.items()]
         settings = [] if self.settings is None else [f"--settings={self.settings}"]
         command = [sys.executable, "-m", "demonstration", "--openai", *ports, *settings]
         with self.log.open("ab") as output:
@@ -83,9 +81,7 @@ class Replica:
     def is_settled(self) -> bool:
         """Whether no model of it prepares anything any more: for measurements."""
         try:
-            with open_local(
-                f"http://127.0.0.1:{self.port_of('health')}/ready", _ANSWER_S
-            ) as answer:
+            with open_local(f"http://127.0.0.1:{self.ports['health']}/ready", _ANSWER_S) as answer:
                 models = json.load(answer)["models"].values()
         except OSError:
             return False
@@ -102,8 +98,9 @@ class Replica:
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
-    def kill(self) -> None:
-        """End all its processes at once, as the loss of a machine does."""
+    def kill(self) -> float:
+        """End all its processes at once, as the loss of a machine does. Returns when, on the clock
+        `time.monotonic`, in seconds."""
         assert self._process is not None
         lost = [psutil.Process(self._process.pid)]
         lost += lost[0].children(recursive=True)
@@ -111,6 +108,7 @@ class Replica:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
         self._process.wait()
+        return time.monotonic()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait for its end."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -49,7 +50,7 @@ def fleet_of(
         variables.setdefault(KEPT, str(KEPT_TOKENS))
     replicas = [
         Replica(
-            first_port + len(PORTS) * place,
+            dict(zip(PORTS, itertools.count(first_port + len(PORTS) * place), strict=False)),
             logs / f"replica-{place}.log",
             settings,
             variables,
