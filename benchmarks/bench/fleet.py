@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,9 +28,18 @@ from loading.supervised import reserved_ports
 
 POLICIES = ("cache_aware", "round_robin")
 QUESTIONS = PROMPTS.with_name("questions.jsonl")
-TEXTS_OF_A_TURN = 2
-"""Two prompts a turn, so that a fifth turn has a history of more than 1,000 tokens."""
-Conversation = list[Turn]
+OPENING_TEXTS = 6
+"""Prompts in a conversation's first turn, each later turn has one: a fifth turn has a history of more
+than 1,000 tokens."""
+COLD_TURN = 5
+
+
+@dataclass
+class Conversation:
+    """cold  the turn `COLD_TURN` asked again, under another opening, so that nothing of it is kept"""
+
+    turns: list[Turn] = field(default_factory=list)
+    cold: Turn | None = None
 
 
 def fleet(
@@ -109,31 +118,40 @@ def _converse(
 ) -> Conversation:
     """One conversation; its first words are its own, so that no policy finds what another left."""
     messages: list[Message] = []
-    told: Conversation = []
+    told = Conversation()
     for place in range(turns):
-        first = (number * turns + place) * TEXTS_OF_A_TURN
-        text = "\n\n".join(texts[at % len(texts)] for at in range(first, first + TEXTS_OF_A_TURN))
+        first = number * (turns + OPENING_TEXTS) + place + (OPENING_TEXTS if place else 0)
+        count = 1 if place else OPENING_TEXTS
+        text = "\n\n".join(texts[at % len(texts)] for at in range(first, first + count))
         opening = f"Conversation {number} by {router.policy}. " if not place else ""
         messages.append({"role": "user", "content": f"{opening}{text}"})
-        turn = ask(router.url, messages, max_tokens)
-        if turn.problem is not None:
-            raise RuntimeError(f"turn {place + 1} of conversation {number}: {turn.problem}")
+        turn = _answered(ask(router.url, messages, max_tokens))
+        told.turns.append(turn)
+        if place + 1 == COLD_TURN:
+            begins = {"role": "user", "content": f"Cold. {messages[0]['content']}"}
+            told.cold = _answered(ask(router.url, [begins, *messages[1:]], 1))
         messages.append({"role": "assistant", "content": turn.text})
-        told.append(turn)
     return told
+
+
+def _answered(turn: Turn) -> Turn:
+    if turn.problem is not None:
+        raise RuntimeError(f"a turn was not answered: {turn.problem}")
+    return turn
 
 
 def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str, Any]:
     """Medians by turn, and totals."""
-    by_turn = list(zip(*conversations, strict=True))
-    prompt = sum(turn.prompt_tokens for one in conversations for turn in one[1:])
-    cached = sum(turn.cached_tokens for one in conversations for turn in one[1:])
+    by_turn = list(zip(*(one.turns for one in conversations), strict=True))
+    prompt = sum(turn.prompt_tokens for one in conversations for turn in one.turns[1:])
+    cached = sum(turn.cached_tokens for one in conversations for turn in one.turns[1:])
+    cold = [one.cold.first_token_s for one in conversations if one.cold is not None]
     moves = [
         later.replica != earlier.replica
         for one in conversations
-        for earlier, later in itertools.pairwise(one)
+        for earlier, later in itertools.pairwise(one.turns)
     ]
-    tokens = sum(turn.completion_tokens for one in conversations for turn in one)
+    tokens = sum(turn.completion_tokens for one in conversations for turn in one.turns)
     return {
         "conversations": len(conversations),
         "first_token_ms": [
@@ -143,6 +161,7 @@ def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str,
         "prompt_tokens": [
             round(statistics.median(turn.prompt_tokens for turn in turns)) for turns in by_turn
         ],
+        "cold_first_token_ms": round(1e3 * statistics.median(cold), 1) if cold else None,
         "tokens_per_s": round(tokens / seconds, 1),
         "kept_share": round(cached / prompt, 3) if prompt else 0.0,
         "moved_turns": sum(moves),
@@ -152,14 +171,20 @@ def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str,
 
 def _table(told: dict[str, dict[str, Any]], turns: int) -> str:
     """In Markdown."""
-    columns = [*(f"turn {place + 1}" for place in range(turns)), "tokens/s", "kept", "moved"]
+    columns = [f"turn {place + 1}" for place in range(turns)]
+    columns += [f"turn {COLD_TURN} cold", "tokens/s", "kept", "moved"]
     lines = ["| policy | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
     for policy, figures in told.items():
         cells = [*(f"{ms:.0f} ms" for ms in figures["first_token_ms"])]
-        cells += [f"{figures['tokens_per_s']}", f"{figures['kept_share']:.0%}"]
+        cold = figures["cold_first_token_ms"]
+        cells += [
+            "" if cold is None else f"{cold:.0f} ms",
+            f"{figures['tokens_per_s']}",
+            f"{figures['kept_share']:.0%}",
+        ]
         cells += [f"{figures['moved_turns']} of {figures['turns_that_could_move']}"]
         lines.append(f"| {policy} | " + " | ".join(cells) + " |")
     prompt = next(iter(told.values()))["prompt_tokens"]
-    cells = [*map(str, prompt), "", "", ""]
+    cells = [*map(str, prompt), "", "", "", ""]
     lines.append("| tokens of the prompt | " + " | ".join(cells) + " |")
     return "\n".join(lines)
