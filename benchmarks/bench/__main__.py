@@ -1,4 +1,4 @@
-"""What `scripts/bench` runs: `suite`, `family` and `streams`."""
+"""What `scripts/bench` runs: `suite`, `family`, `streams` and `fleet`."""
 
 
 def main() -> None:
@@ -6,6 +6,7 @@ def main() -> None:
     import typer
 
     from bench.family import family
+    from bench.fleet import fleet
     from bench.streams import streams
     from bench.suite import suite
 
@@ -15,7 +16,7 @@ def main() -> None:
         no_args_is_help=True,
         help="Measure how fast this machine decodes.",
     )
-    for command in (suite, family, streams):
+    for command in (suite, family, streams, fleet):
         app.command()(command)
     app(prog_name="scripts/bench")
 

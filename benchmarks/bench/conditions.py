@@ -36,16 +36,7 @@ def conditions_of(
     tasks        that would have been written with time enough; `measured`: those that were
     """
     return {
-        "command": shlex.join(["./scripts/bench", *sys.argv[1:]]),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": {
-            "processor": processor_name(),
-            "cores": usable_cores(),
-            "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
-            "system": platform.platform(),
-            "software": _software(),
-            "load": load_before,
-        },
+        **where_and_when(load_before),
         "settings": _inside(pair.settings.model_dump(mode="json")),
         "prompts": _inside(str(prompts.resolve())),
         "prompts_wanted": len({task.prompt for task in tasks}),
@@ -60,6 +51,22 @@ def conditions_of(
         "draft_row_costs_ms": pair.engines.on("draft", pair.settings.draft.threads).row_costs_ms,
         "target_row_costs_ms": pair.target.row_costs_ms,
         "target_alone_share": pair.target.alone_share,
+    }
+
+
+def where_and_when(load_before: float) -> dict[str, Any]:
+    """The command, the date and the machine of a run."""
+    return {
+        "command": shlex.join(["./scripts/bench", *sys.argv[1:]]),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "machine": {
+            "processor": processor_name(),
+            "cores": usable_cores(),
+            "memory_gib": round(psutil.virtual_memory().total / (1 << 30), 1),
+            "system": platform.platform(),
+            "software": _software(),
+            "load": load_before,
+        },
     }
 
 

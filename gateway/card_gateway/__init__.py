@@ -26,6 +26,7 @@
 `page`       what a browser gets at the root
 `operations` metrics, version, tokens of a text
 `figures`    what is counted
+`replica`    what the server behind counts, under the names that pickers of endpoints read
 `errors`     every failure in OpenAI's shape
 """
 

@@ -52,6 +52,10 @@ def create_app(gateway: Gateway) -> FastAPI:
         ("/v1/models/{name:path}", routes.model),
         (PROBED, routes.health),
         ("/version", operations.version),
+        ("/server_info", operations.server_info),
+        ("/get_server_info", operations.server_info),
+        ("/model_info", operations.model_info),
+        ("/get_model_info", operations.model_info),
         ("/tokenizer_info", operations.tokenizer_info),
         ("/metrics", operations.metrics),
     ):

@@ -89,6 +89,14 @@ def serve(
             envvar="CARD_GATEWAY_ALLOW_HOST",
         ),
     ] = None,
+    server_metrics: Annotated[
+        str | None,
+        _option(
+            "Address of the metrics of the one server behind this gateway, for a picker of "
+            "endpoints: http://127.0.0.1:8002/metrics.",
+            envvar="CARD_GATEWAY_SERVER_METRICS",
+        ),
+    ] = None,
     page: Annotated[
         bool, _option("Answer / with a page that shows a text and its candidates as they come.")
     ] = False,
@@ -112,6 +120,7 @@ def serve(
             page,
             (*(allow_host or ()), host),
             connections,
+            server_metrics,
         )
         application = create_app(gateway)
     except (ChatTemplateError, CardError, OSError) as error:

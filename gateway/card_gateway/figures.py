@@ -6,7 +6,7 @@ The names are those of vLLM, for which dashboards exist. The server counts for i
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 
 from prometheus_client import (
@@ -14,9 +14,11 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Metric,
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from card_gateway.generation import Piece
@@ -39,6 +41,7 @@ class Figures:
 
     def __init__(self, model: str) -> None:
         self._registry = CollectorRegistry()
+        self._speculation = CollectorRegistry()
         self._model = model
         self._running = self._gauge("vllm:num_requests_running", "Requests being answered.")
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts.")
@@ -60,17 +63,21 @@ class Figures:
             "vllm:e2e_request_latency_seconds", "From a request to the end of its answer."
         )
         self._drafts = self._counter(
-            "vllm:spec_decode_num_drafts", "Target passes that verified candidates."
+            "vllm:spec_decode_num_drafts",
+            "Target passes that verified candidates.",
+            self._speculation,
         )
-        self._drafted = self._counter("vllm:spec_decode_num_draft_tokens", "Candidates verified.")
+        self._drafted = self._counter(
+            "vllm:spec_decode_num_draft_tokens", "Candidates verified.", self._speculation
+        )
         self._accepted = self._counter(
-            "vllm:spec_decode_num_accepted_tokens", "Candidates accepted."
+            "vllm:spec_decode_num_accepted_tokens", "Candidates accepted.", self._speculation
         )
         self._accepted_at = Counter(
             "vllm:spec_decode_num_accepted_tokens_per_pos",
             "Candidates accepted, by their place behind the text.",
             ["model_name", "position"],
-            registry=self._registry,
+            registry=self._speculation,
         )
         self._finished = Counter(
             "vllm:request_success",
@@ -85,9 +92,17 @@ class Figures:
             registry=self._registry,
         )
 
-    def exposition(self) -> bytes:
-        """All of it in Prometheus's text format."""
-        return generate_latest(self._registry)
+    def exposition(self, replica: Iterable[Metric] | None = None) -> bytes:
+        """All of it in Prometheus's text format.
+
+        The figures of `replica` take the place of what this gateway counts of speculation: the
+        server counts every request, also those that were broken off.
+        """
+        of_replica = self._speculation
+        if replica is not None:
+            of_replica = CollectorRegistry()
+            of_replica.register(_Collected(replica))
+        return generate_latest(self._registry) + generate_latest(of_replica)
 
     def answered(self, method: str, route: str, status: int) -> None:
         """One HTTP request; `route` is one of the application's."""
@@ -135,8 +150,9 @@ class Figures:
         for place, count in enumerate(usage.accepted_at[:_MOST_PLACES]):
             self._accepted_at.labels(self._model, str(place)).inc(count)
 
-    def _counter(self, name: str, text: str) -> Counter:
-        return Counter(name, text, ["model_name"], registry=self._registry).labels(self._model)
+    def _counter(self, name: str, text: str, registry: CollectorRegistry | None = None) -> Counter:
+        family = Counter(name, text, ["model_name"], registry=registry or self._registry)
+        return family.labels(self._model)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, ["model_name"], registry=self._registry).labels(self._model)
@@ -144,6 +160,16 @@ class Figures:
     def _histogram(self, name: str, text: str) -> Histogram:
         family = Histogram(name, text, ["model_name"], registry=self._registry, buckets=_SECONDS)
         return family.labels(self._model)
+
+
+class _Collected(Collector):
+    """Metrics that were read elsewhere."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
 
 
 class CountAnswers:

@@ -1,4 +1,5 @@
-"""The routes for operators and tools: metrics, the version, and how text becomes tokens."""
+"""The routes for operators, routers and tools: metrics, the version, what is served, and how text
+becomes tokens."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from card_gateway.figures import Figures
 from card_gateway.limits import MOST_FIELDS, MOST_MESSAGES, MOST_TOKENIZED_BYTES, AtMost, Tools
 from card_gateway.messages import Message
 from card_gateway.reading import Workers, body_of, parsed
+from card_gateway.replica import Replica
 from card_gateway.template import prompt_of
 from card_gateway.tokens import TokenTexts
 from card_gateway.tools.definitions import Tool
@@ -59,11 +61,15 @@ class Operations:
         tokens: TokenTexts | None,
         workers: Workers,
         body_bytes: int,
+        replica: Replica,
+        model: str,
     ) -> None:
         """`tokens` is None where the gateway was given no tokenizer."""
         self._workers = workers
         self._body_bytes = body_bytes
         self._figures = figures
+        self._replica = replica
+        self._model = model
         self._client = client
         self._context_tokens: int | None = None
         self._template = template
@@ -81,10 +87,23 @@ class Operations:
         return self._context_tokens
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self._figures.exposition(), media_type=CONTENT_TYPE_LATEST)
+        replica = await self._replica.metrics() if self._replica.is_told else None
+        return Response(self._figures.exposition(replica), media_type=CONTENT_TYPE_LATEST)
 
     async def version(self, request: Request) -> dict[str, str]:
         return {"version": metadata.version("card-gateway")}
+
+    async def server_info(self, request: Request) -> dict[str, Any]:
+        """What SGLang's router asks of a worker before it sends requests there."""
+        return {
+            "served_model_name": self._model,
+            "version": metadata.version("card-gateway"),
+            "max_total_tokens": await self.context_tokens(),
+        }
+
+    async def model_info(self, request: Request) -> dict[str, Any]:
+        """The same of the model. The path stays unsaid: a router would load a tokenizer there."""
+        return {"model_type": "llm", "is_generation": True}
 
     async def tokenize(self, request: Request) -> Response:
         """As the server reads it, unless special tokens are asked for or not."""

@@ -31,6 +31,7 @@ from card_gateway.generation import (
 from card_gateway.identity import identifier_of, traced
 from card_gateway.operations import Operations
 from card_gateway.reading import SMALL_BYTES, Workers, body_of, parsed
+from card_gateway.replica import Replica
 from card_gateway.responses.body import ResponseBody
 from card_gateway.responses.memory import ItemMemory
 from card_gateway.responses.output import ResponseAnswer
@@ -58,7 +59,8 @@ class Gateway:
 
     Requests take turns where the host's name of `triton` has several addresses. Without a tokenizer
     chats are written down plainly, and log-probabilities are refused. Without a key `allowed_hosts`
-    and this machine alone are answered.
+    and this machine alone are answered. `server_metrics` is the address of the metrics of the one
+    server behind this gateway.
     """
 
     triton: str = "localhost:8001"
@@ -74,6 +76,7 @@ class Gateway:
     page: bool = False
     allowed_hosts: tuple[str, ...] = ()
     requests: int = 1024
+    server_metrics: str | None = None
 
 
 class Routes:
@@ -97,6 +100,8 @@ class Routes:
             self._tokens,
             self.workers,
             gateway.body_bytes,
+            Replica(gateway.server_metrics, gateway.model),
+            gateway.model,
         )
 
     async def complete(self, request: Request) -> Response:

@@ -46,6 +46,7 @@ class GatewayProcess:
             f"--host={serving.address}",
             f"--port={port}",
             f"--drain-s={math.ceil(serving.drain_s)}",
+            f"--server-metrics=http://{host}:{serving.metrics_port}/metrics",
             "--page",
             *options,
         ]

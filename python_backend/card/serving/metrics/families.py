@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from card.cache import ENGINES
+from card.cache import ENGINES, MAX_ROWS
 from card.serving.requests.refusal import CODES, REASONS
 from card.speculation.pacing import PACINGS, counted_as
 
@@ -19,6 +19,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[tuple[str, str], ...]
 
 DECODINGS = tuple(dict.fromkeys(map(counted_as, PACINGS)))
+POSITIONS = tuple(map(str, range(MAX_ROWS)))
 OUTCOMES = ("stop", "length", *(code.lower() for code in CODES))
 
 TOKEN_BUCKETS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 64.0)
@@ -93,6 +94,12 @@ FAMILIES: tuple[Family, ...] = (
     _counter("card_committed_tokens_total", "Tokens that the target committed."),
     _counter("card_drafted_tokens_total", "Candidates that the target verified."),
     _counter("card_accepted_tokens_total", "Candidates that the target accepted."),
+    _counter("card_drafts_total", "Target steps that verified candidates."),
+    _counter(
+        "card_accepted_at_total",
+        "Candidates accepted, by their place behind the text.",
+        position=POSITIONS,
+    ),
     _counter("card_target_steps_total", "Target passes that committed, summed over sessions."),
     Family(
         "card_target_passes_total",
@@ -128,6 +135,9 @@ FAMILIES: tuple[Family, ...] = (
     # now
     _gauge("card_slots", "Slots in all."),
     _gauge("card_slots_in_use", "Slots that hold a session, or that the target holds."),
+    _gauge("card_kv_block_tokens", "Tokens of a block of KV."),
+    _gauge("card_kv_blocks", "Blocks of KV that the texts of all slots fill at most."),
+    _gauge("card_kv_blocks_in_use", "Blocks that the texts of open sessions fill, prompts whole."),
     _gauge("card_open_sessions", "Sessions being decoded.", decoding=DECODINGS),
     _gauge("card_queued_requests", "Requests that wait for a slot."),
     _gauge("card_engine_up", "Whether an engine is attached and beating.", engine=ENGINES),

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.cache import ENGINES, Pool, SlotState
+from card.engines.prefix_cache import BLOCK
 from card.serving.log import RequestLog
 from card.serving.metrics.exporter import Exporter
 from card.serving.metrics.families import DECODINGS
@@ -28,6 +29,7 @@ EXPORT_S = 0.25
 
 _COUNTERS = {
     "steps": "card_target_steps_total",
+    "drafts": "card_drafts_total",
     "drafted": "card_drafted_tokens_total",
     "accepted": "card_accepted_tokens_total",
     "queries": "card_queries_total",
@@ -75,14 +77,17 @@ class Metrics:
         pool: Pool,
         metric_family: Any,
         log: RequestLog,
+        context_tokens: int,
         engines: Sequence[str] = ENGINES,
     ) -> None:
-        """`engines` are the engines of this service."""
+        """`engines` are the engines of this service, `context_tokens` the most of one text."""
         self._engines = engines
         self._pool = pool
         self._log = log
         self._exporter = Exporter(metric_family)
         self._exporter.set("card_slots", pool.geometry.slots)
+        self._exporter.set("card_kv_block_tokens", BLOCK)
+        self._exporter.set("card_kv_blocks", pool.geometry.slots * -(-context_tokens // BLOCK))
         self._reading = threading.Lock()
         self._progress = ProgressReader(pool)
         self._refusals = self._refusals_so_far()
@@ -203,6 +208,8 @@ class Metrics:
         add = self._exporter.add
         for counter, name in _COUNTERS.items():
             add(name, gained.counters[counter], decoding=mode)
+        for position, count in enumerate(gained.accepted_at.tolist()):
+            add("card_accepted_at_total", count, position=str(position))
         for counter, name in _NANOSECONDS.items():
             add(name, gained.counters[counter] / 1e9, decoding=mode)
         add("card_committed_tokens_total", gained.committed, decoding=mode)
@@ -210,9 +217,13 @@ class Metrics:
         self._exporter.observe("card_tokens_per_step", steps.astype(float).tolist(), decoding=mode)
 
     def _show_state(self) -> None:
-        """Set the gauges: sessions per decoding mode, heartbeats, whether the draft is stopped."""
+        """Set the gauges: KV, sessions by decoding mode, heartbeats, whether the draft rests."""
         records = self._pool.slots
-        open_now = records["pacing"][records["state"] == SlotState.OPEN]
+        is_open = records["state"] == SlotState.OPEN
+        open_now = records["pacing"][is_open]
+        adopted = records["commit_session_id"] == records["session_id"]
+        lengths = records["prompt_length"] + np.where(adopted, records["committed"], 0)
+        self._exporter.set("card_kv_blocks_in_use", int((-(-lengths[is_open] // BLOCK)).sum()))
         for mode in DECODINGS:
             count = int(are_counted_as(mode, open_now).sum())
             self._exporter.set("card_open_sessions", count, decoding=mode)

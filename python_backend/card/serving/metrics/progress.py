@@ -13,7 +13,7 @@ import numpy as np
 from numpy.lib import recfunctions
 from numpy.typing import NDArray
 
-from card.cache import DRAFT_COUNTERS, TARGET_COUNTERS, Pool, choice_words
+from card.cache import DRAFT_COUNTERS, MAX_ROWS, TARGET_COUNTERS, Pool, choice_words
 from card.speculation.pacing import PACINGS, counted_as
 
 _MOST = 1 << 52
@@ -26,10 +26,12 @@ class Progress:
 
     counters         name in the pool -> increase (times in nanoseconds)
     tokens_per_step  [MAX_ROWS + 1] int64, steps by their number of committed tokens
+    accepted_at      [MAX_ROWS] int64, accepted candidates by their place behind the text
     """
 
     counters: dict[str, int]
     tokens_per_step: NDArray[np.int64]
+    accepted_at: NDArray[np.int64]
 
     @property
     def committed(self) -> int:
@@ -55,8 +57,8 @@ class ProgressReader:
         adopted = records["commit_session_id"] == session_ids
         half = records["flip"] & 1
         followed = records["tree_session_id"][np.arange(len(half)), half] == session_ids
-        histograms = records["tokens_per_step"].copy()
-        target = np.concatenate([self._target.values(), histograms], axis=1)
+        histograms = records["tokens_per_step"].copy(), records["accepted_at"].copy()
+        target = np.concatenate([self._target.values(), *histograms], axis=1)
         draft = self._draft.values()
         same = records["session_id"] == session_ids
         target = self._target.increase(target, session_ids, adopted & same)
@@ -71,7 +73,8 @@ class ProgressReader:
         counted = len(TARGET_COUNTERS)
         counters = dict(zip(TARGET_COUNTERS, target[:counted].tolist(), strict=True))
         counters |= zip(DRAFT_COUNTERS, draft.tolist(), strict=True)
-        return Progress(counters, target[counted:])
+        steps_end = counted + MAX_ROWS + 1
+        return Progress(counters, target[counted:steps_end], target[steps_end:])
 
 
 def are_counted_as(mode: str, pacings: NDArray[np.int64]) -> NDArray[np.bool_]:

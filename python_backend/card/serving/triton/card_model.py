@@ -60,7 +60,9 @@ class CardModel:
         self._pool = pool = Pool.create(
             settings.cache.directory, os.getppid(), pool_geometry(settings)
         )
-        self._metrics = Metrics(pool, pb_utils.MetricFamily, log, settings.roles)
+        self._metrics = Metrics(
+            pool, pb_utils.MetricFamily, log, settings.limits.context_tokens, settings.roles
+        )
         self._sessions = Sessions(pool, settings.limits.queue_timeout_s)
         self._notices = Notices.of_this_service()
         self._notices.queue_full.withdraw()

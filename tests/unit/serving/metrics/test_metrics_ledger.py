@@ -64,7 +64,7 @@ class Scene:
     def __init__(self, pool: Pool, log: RequestLog) -> None:
         MetricFamily.told = {}
         self.pool = pool
-        self.metrics = Metrics(pool, MetricFamily, log)
+        self.metrics = Metrics(pool, MetricFamily, log, context_tokens=100)
         self.metrics.stop()
 
     def open(self, index: int = 0, decoding: str = "card") -> Session:
@@ -121,6 +121,31 @@ def test_counters_are_told_while_the_session_runs(scene: Scene) -> None:
     assert scene.total("card_query_hits_total", "card") == 2
     assert scene.told("card_tokens_per_step", "card") == [3.0, 1.0]
     assert scene.total("card_committed_tokens_total", "autoregressive") == 0
+
+
+def test_accepted_candidates_are_told_by_their_place_behind_the_text(scene: Scene) -> None:
+    session = scene.open()
+    step(scene.pool, session, 3)
+    step(scene.pool, session, 2)
+    step(scene.pool, session, 1, drafted=0)
+    assert scene.total("card_drafts_total", "card") == 2
+    told = [scene.total("card_accepted_at_total", str(place)) for place in range(3)]
+    assert told == [2, 1, 0]
+
+
+def test_kv_blocks_are_those_of_open_sessions(scene: Scene) -> None:
+    """Blocks of 32 tokens; the prompts have 3 tokens and the context has 100."""
+    assert scene.told("card_kv_blocks") == [4 * GEOMETRY.slots]
+    session = scene.open(0)
+    scene.open(1)
+    assert scene.told("card_kv_blocks_in_use") == [2]
+    slot = scene.pool.target_slot(0)
+    slot.adopt(session.session_id)
+    scene.pool.slots["prompt_length"][0] = 30
+    slot.commit([1] * 3, [False] * 3, [0.0] * 3, Finish.RUNNING)
+    assert scene.told("card_kv_blocks_in_use") == [3]
+    session.slot.close()
+    assert scene.told("card_kv_blocks_in_use") == [1]
 
 
 def test_a_session_that_ends_between_two_exports_is_counted_in_full(scene: Scene) -> None:

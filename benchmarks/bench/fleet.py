@@ -1,0 +1,190 @@
+"""`bench fleet`: conversations over several replicas, one policy of the router beside another."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from bench.conditions import where_and_when
+from bench.prompts import read_prompts
+from bench.terminal import PROMPTS, JsonFile, PromptsFile
+from card.serving.requests.vocabulary import Vocabulary
+from card.settings import load_settings
+from fleet.conversation import Message, Turn, ask
+from fleet.router import Router
+from fleet.running import LOOK_S, Fleet, await_ready, fleet_of, running
+from loading.supervised import reserved_ports
+
+POLICIES = ("cache_aware", "round_robin")
+QUESTIONS = PROMPTS.with_name("questions.jsonl")
+OPENING_TEXTS = 6
+"""Prompts in a conversation's first turn, each later turn has one: a fifth turn has a history of more
+than 1,000 tokens."""
+COLD_TURN = 5
+
+
+@dataclass
+class Conversation:
+    """cold  the turn `COLD_TURN` asked again, under another opening, so that nothing of it is kept"""
+
+    turns: list[Turn] = field(default_factory=list)
+    cold: Turn | None = None
+
+
+def fleet(
+    replicas: Annotated[int, typer.Option(min=2, max=16, help="Replicas.")] = 2,
+    conversations: Annotated[int, typer.Option(min=1, help="Conversations of each policy.")] = 8,
+    turns: Annotated[int, typer.Option(min=1, help="Turns of a conversation.")] = 6,
+    at_once: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 2,
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of a turn.")] = 128,
+    first_port: Annotated[int, typer.Option(help="First port of the replicas.")] = 9100,
+    prompts: PromptsFile = QUESTIONS,
+    json_file: JsonFile = None,
+) -> None:
+    """Measure conversations over several replicas: cache_aware against round_robin."""
+    load = os.getloadavg()[0]
+    tokenizer = Vocabulary.load(load_settings().target.path).tokenizer
+    texts = [prompt.text for prompt in read_prompts(prompts, tokenizer)]
+    with tempfile.TemporaryDirectory() as logs, reserved_ports(4) as ports:
+        made = fleet_of(replicas, ports[0], first_port, Path(logs), POLICIES[0])
+        other = replace(
+            made.router, port=ports[1], metrics_port=ports[2], policy=POLICIES[1],
+            log=Path(logs) / "other-router.log",
+        )  # fmt: skip
+        with running(made):
+            other.start()
+            try:
+                await_ready(other)
+                while not all(replica.is_settled() for replica in made.replicas):
+                    time.sleep(LOOK_S)
+                found = _contest(made, other, texts, conversations, turns, at_once, max_tokens)
+            finally:
+                other.stop()
+                other.wait()
+    told = {policy: _figures(result, seconds) for policy, (result, seconds) in found.items()}
+    print(_table(told, turns))
+    if json_file is not None:
+        written = {
+            **where_and_when(load),
+            "max_tokens": max_tokens,
+            "at_once": at_once,
+            "policies": told,
+        }
+        json_file.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+
+
+def _contest(
+    made: Fleet,
+    other: Router,
+    texts: Sequence[str],
+    conversations: int,
+    turns: int,
+    at_once: int,
+    max_tokens: int,
+) -> dict[str, tuple[list[Conversation], float]]:
+    """By policy its conversations and the seconds that it took; the policies take turns, so that
+    what else the machine does meets both."""
+    found: dict[str, tuple[list[Conversation], float]] = {}
+    for begin in range(0, conversations, at_once):
+        for router in (made.router, other):
+            began = time.monotonic()
+            with ThreadPoolExecutor(at_once) as pool:
+                done = list(
+                    pool.map(
+                        lambda number, router=router: _converse(  # type: ignore[misc]
+                            router, number, texts, turns, max_tokens
+                        ),
+                        range(begin, min(begin + at_once, conversations)),
+                    )
+                )
+            before, seconds = found.get(router.policy, ([], 0.0))
+            found[router.policy] = before + done, seconds + time.monotonic() - began
+    return found
+
+
+def _converse(
+    router: Router, number: int, texts: Sequence[str], turns: int, max_tokens: int
+) -> Conversation:
+    """One conversation; its first words are its own, so that no policy finds what another left."""
+    messages: list[Message] = []
+    told = Conversation()
+    for place in range(turns):
+        first = number * (turns + OPENING_TEXTS) + place + (OPENING_TEXTS if place else 0)
+        count = 1 if place else OPENING_TEXTS
+        text = "\n\n".join(texts[at % len(texts)] for at in range(first, first + count))
+        opening = f"Conversation {number} by {router.policy}. " if not place else ""
+        messages.append({"role": "user", "content": f"{opening}{text}"})
+        turn = _answered(ask(router.url, messages, max_tokens))
+        told.turns.append(turn)
+        if place + 1 == COLD_TURN:
+            begins = {"role": "user", "content": f"Cold. {messages[0]['content']}"}
+            told.cold = _answered(ask(router.url, [begins, *messages[1:]], 1))
+        messages.append({"role": "assistant", "content": turn.text})
+    return told
+
+
+def _answered(turn: Turn) -> Turn:
+    if turn.problem is not None:
+        raise RuntimeError(f"a turn was not answered: {turn.problem}")
+    return turn
+
+
+def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str, Any]:
+    """Medians by turn, and totals."""
+    by_turn = list(zip(*(one.turns for one in conversations), strict=True))
+    prompt = sum(turn.prompt_tokens for one in conversations for turn in one.turns[1:])
+    cached = sum(turn.cached_tokens for one in conversations for turn in one.turns[1:])
+    cold = [one.cold.first_token_s for one in conversations if one.cold is not None]
+    moves = [
+        later.replica != earlier.replica
+        for one in conversations
+        for earlier, later in itertools.pairwise(one.turns)
+    ]
+    tokens = sum(turn.completion_tokens for one in conversations for turn in one.turns)
+    return {
+        "conversations": len(conversations),
+        "first_token_ms": [
+            round(1e3 * statistics.median(turn.first_token_s for turn in turns), 1)
+            for turns in by_turn
+        ],
+        "prompt_tokens": [
+            round(statistics.median(turn.prompt_tokens for turn in turns)) for turns in by_turn
+        ],
+        "cold_first_token_ms": round(1e3 * statistics.median(cold), 1) if cold else None,
+        "tokens_per_s": round(tokens / seconds, 1),
+        "kept_share": round(cached / prompt, 3) if prompt else 0.0,
+        "moved_turns": sum(moves),
+        "turns_that_could_move": len(moves),
+    }
+
+
+def _table(told: dict[str, dict[str, Any]], turns: int) -> str:
+    """In Markdown."""
+    columns = [f"turn {place + 1}" for place in range(turns)]
+    columns += [f"turn {COLD_TURN} cold", "tokens/s", "kept", "moved"]
+    lines = ["| policy | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
+    for policy, figures in told.items():
+        cells = [*(f"{ms:.0f} ms" for ms in figures["first_token_ms"])]
+        cold = figures["cold_first_token_ms"]
+        cells += [
+            "" if cold is None else f"{cold:.0f} ms",
+            f"{figures['tokens_per_s']}",
+            f"{figures['kept_share']:.0%}",
+        ]
+        cells += [f"{figures['moved_turns']} of {figures['turns_that_could_move']}"]
+        lines.append(f"| {policy} | " + " | ".join(cells) + " |")
+    prompt = next(iter(told.values()))["prompt_tokens"]
+    cells = [*map(str, prompt), "", "", "", ""]
+    lines.append("| tokens of the prompt | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

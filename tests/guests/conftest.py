@@ -1,0 +1,9 @@
+"""Programs of other projects, each in its own environment. `scripts/test --guests` runs these."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "serving")]

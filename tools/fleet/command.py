@@ -1,0 +1,93 @@
+"""`scripts/fleet`: several replicas and a router on this machine, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from card.serving.prerequisites import check_ports
+from card.settings import REPOSITORY_ROOT
+from demonstration.gateway import MODEL
+from fleet.environment import EnvironmentFailedError
+from fleet.replica import PORTS, ReplicaEndedError
+from fleet.router import RouterEndedError
+from fleet.running import LOOK_S, Fleet, fleet_of, running
+
+LACKING = 2
+LOGS = REPOSITORY_ROOT / "build" / "fleet"
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class _Interrupted(Exception):
+    """Ctrl-C, SIGTERM or a closed terminal."""
+
+
+@app.command()
+def fleet(
+    replicas: Annotated[int, typer.Argument(help="How many replicas.", min=1, max=16)] = 2,
+    port: Annotated[int, typer.Option(help="Port of the router.", min=1, max=65535)] = 9000,
+    first_port: Annotated[
+        int,
+        typer.Option(help="First port of the replicas, which take five each.", min=1, max=65000),
+    ] = 9100,
+    policy: Annotated[
+        str, typer.Option(help="How the router chooses: cache_aware, round_robin, ...")
+    ] = "cache_aware",
+    settings: Annotated[
+        Path | None, typer.Option(help="Another settings file (YAML).", show_default="built in")
+    ] = None,
+) -> None:
+    """Serve with several replicas and a router in front of them, all on this machine."""
+    taken = range(first_port, first_port + len(PORTS) * replicas + 1)
+    if problem := check_ports(
+        {"--port": port} | {f"port {one}": one for one in taken}, "127.0.0.1"
+    ):
+        _refuse(problem)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        made = fleet_of(replicas, port, first_port, LOGS, policy, settings)
+        print("starting the replicas and the router (Ctrl-C stops them)", file=sys.stderr)
+        with running(made):
+            _say(made)
+            while True:
+                made.check_alive()
+                time.sleep(LOOK_S)
+    except _Interrupted:
+        raise typer.Exit(0) from None
+    except (EnvironmentFailedError, ReplicaEndedError, RouterEndedError) as error:
+        _refuse(f"{error}; see {LOGS}")
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    # A second signal must not break off the stop; the kernel ends it in the end.
+    for other in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(other, signal.SIG_IGN)
+    raise _Interrupted
+
+
+def _say(made: Fleet) -> None:
+    for place, replica in enumerate(made.replicas):
+        print(f"replica {place}  {replica.url}  pid {replica.pid} (kill -TERM drains it)")
+    print(f"router     {made.router.url}/v1  policy {made.router.policy}")
+    print(f"replicas   {made.router.url}/workers")
+    print(f"logs       {LOGS}")
+    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}]})
+    print(
+        f"curl -s {made.router.url}/v1/chat/completions -H 'Content-Type: application/json' "
+        f"-d '{body}'",
+        flush=True,
+    )
+
+
+def _refuse(reason: str) -> NoReturn:
+    print(f"error: {reason}", file=sys.stderr)
+    raise typer.Exit(LACKING)
