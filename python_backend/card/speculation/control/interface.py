@@ -153,12 +153,14 @@ class ControlConfig:
     costs_ms      measured milliseconds of a target pass by its rows, while nobody else computes on
                   the cores that it leaves to the draft; a controller that chooses rows needs them
     alone_share   share of its time that a pass takes where it has the draft's cores too
+    apart         the draft has a device of its own, so a pass beside it takes no longer
     """
 
     num_rows: int | None = None
     ngram_tokens: int = 0
     costs_ms: Mapping[int, float] = field(default_factory=dict)
     alone_share: float = 1.0
+    apart: bool = False
 
 
 class Controller(Protocol):

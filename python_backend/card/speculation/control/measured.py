@@ -28,7 +28,10 @@ from card.speculation.control.ways import MEMORY, Acceptance, Rate, Way, chains,
 
 PROBE_SHARE = 0.02
 PROBE_PASSES = 8
-"""Passes with candidates in which a way shows what it gives; what was reckoned counts as many."""
+"""Passes with candidates in which a way shows what it gives."""
+RECKONED = 32.0
+"""Passes that what was reckoned counts for: it follows from the text's acceptance, while the mean of
+eight passes is uncertain by a quarter."""
 PROBED_TURN = 2
 """Passes of the draft in a turn that is probed: more would show little more, and cost more."""
 LONGEST_PROBE = 24
@@ -50,7 +53,7 @@ class _Given:
 
     def add(self, factor: float) -> None:
         self.count = min(self.count + 1.0, MEMORY)
-        self.factor += (factor - self.factor) / (self.count + PROBE_PASSES)
+        self.factor += (factor - self.factor) / (self.count + RECKONED)
 
 
 @dataclass(slots=True)
@@ -103,22 +106,31 @@ class _Kind:
                 return
 
     def learn(
-        self, tokens: int, drafted: float, awaited: int, ms: float, expected_ms: float
+        self,
+        tokens: int,
+        drafted: float,
+        ms: float,
+        expected_ms: float,
+        *,
+        awaited: int = 0,
+        turn_ms: float = 0.0,
     ) -> None:
         """A pass of the way in use gave and took so much.
 
         drafted      candidates of the draft, a session's share
-        awaited      passes of the draft for which it waited
+        awaited      passes of the draft for which it waited; turn_ms: so long
         expected_ms  what such a pass should have taken: what costs were wrong about is their affair
         """
         if self.way not in self.rates:
             return
+        if awaited and self.way is not Way.TURNS:  # a probe of turns ended behind its last wait
+            self.saved_ms -= turn_ms
         self.saved_ms = min(self.saved_ms + PROBE_SHARE * ms, PROBE_PASSES * ms)
         self.drafted += drafted > 0
         if self.way is Way.ALONE or self.drafted:  # while the draft reads it says nothing
             self.given[self.way].add(tokens / expected_ms / self.rates[self.way].per_ms)
         if self.way is Way.BESIDE and self.drafted:
-            self.supply += (drafted - self.supply) / PROBE_PASSES
+            self.supply += (drafted - self.supply) / RECKONED
         if awaited and self.drafted:
             self.delivered += (min(1.0, drafted / awaited) - self.delivered) / PROBE_PASSES
         if self.probes:
@@ -132,7 +144,8 @@ class _Kind:
         if goes_on and self.lost_ms < self.saved_ms:
             return
         given = self.given[self.way]
-        if self.drafted and self.per_ms(self.way) > self.per_ms(self.settled):
+        whole = self.drafted >= PROBE_PASSES
+        if whole and self.per_ms(self.way) > BETTER * self.per_ms(self.settled):
             self.settled, given.failures = self.way, 0
         else:  # the more often it failed, the longer until it is probed again
             given.failures = min(given.failures + 1, MOST_FAILURES)
@@ -159,7 +172,9 @@ class Measured:
 
     def __init__(self, config: ControlConfig) -> None:
         self._curve = CostCurve(config.costs_ms)
-        self._costs = PassCosts(self._curve, {False: config.alone_share, True: CONTENTION})
+        contention = 1.0 if config.apart else CONTENTION
+        self._costs = PassCosts(self._curve, {False: config.alone_share, True: contention})
+        self._first = Way.BESIDE if config.apart else Way.ALONE
         self._ngram_tokens = config.ngram_tokens
         self._kinds: dict[tuple[int, ...], _Kind] = {}
         self._texts: dict[int, _Text] = {}
@@ -177,7 +192,7 @@ class Measured:
     ) -> StepPlan:
         self._draft_pass_ms = draft_pass_ms
         key = _kind_of([*sessions, *reading])
-        kind = self._kinds.setdefault(key, _Kind())
+        kind = self._kinds.setdefault(key, _Kind(self._first, self._first))
         for session in (*sessions, *reading):
             if session.number not in self._texts:
                 self._texts[session.number] = _Text(kind.agreement.of_new_text())
@@ -254,7 +269,7 @@ class Measured:
         if any(session.adapts and session.drafts for session in sessions):
             tokens = count + sum(outcome.accepted for outcome in outcomes)
             drafted = sum(outcome.drafted for outcome in outcomes) / count
-            kind.learn(tokens, drafted, waited, ms, expected_ms)
+            kind.learn(tokens, drafted, ms, expected_ms, awaited=waited, turn_ms=turn_ms)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
