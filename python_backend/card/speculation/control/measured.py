@@ -30,7 +30,7 @@ PROBE_SHARE = 0.02
 PROBE_PASSES = 8
 """Passes with candidates in which a way shows what it gives."""
 RECKONED = 32.0
-"""Passes that what was reckoned counts for: it follows from the text's acceptance, while the mean of
+"""Passes that what was reckoned counts for: it follows from the text's acceptance; the mean of
 eight passes is uncertain by a quarter."""
 PROBED_TURN = 2
 """Passes of the draft in a turn that is probed: more would show little more, and cost more."""
