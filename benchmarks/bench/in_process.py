@@ -30,7 +30,7 @@ from card.engines.calibration import ConfigurableEngine
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
-from card.speculation.control.measured import best_rows
+from card.speculation.control.ways import best_rows
 from card.speculation.pacing import PACINGS
 from card.text import Detokenizer
 

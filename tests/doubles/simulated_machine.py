@@ -125,10 +125,10 @@ class SimulatedMachine:
         self.draft_lives = True
         self.last_text: list[int] = []
         target = RepeatingModel(24, seed=seed, repeats=repeats)
-        draft = RepeatingModel(24, seed=seed, agreement=agreement, repeats=repeats)
+        drafting = RepeatingModel(24, seed=seed, agreement=agreement, repeats=repeats)
         options = {"sessions": slots + 1, "context": 1 << 12}
         self._target = _Target(target, self, **options)
-        self._draft = _Draft(draft, self, **options)
+        self._draft = _Draft(drafting, self, **options)
         load = load or Load()
         self._target.row_costs_ms = load.costs(machine)
         first = min(machine.alone)
@@ -136,6 +136,9 @@ class SimulatedMachine:
         self._settings = settings_of(
             rows="auto", slots=slots, nodes=256, ngram_tokens=6, depth=32, width=4, **speculation
         )
+        if machine.apart:
+            draft = self._settings.draft.model_copy(update={"device": "cuda:1"})
+            self._settings = self._settings.model_copy(update={"draft": draft})
 
     def __enter__(self) -> SimulatedMachine:
         clocks = {

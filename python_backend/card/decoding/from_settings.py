@@ -30,6 +30,7 @@ def controller(settings: Settings, engine: Engine) -> Controller:
         ngram_tokens=speculation.ngram_tokens,
         costs_ms=engine.row_costs_ms,
         alone_share=engine.alone_share,
+        apart=settings.draft_is_apart,
     )
     return kind(config)
 

@@ -22,7 +22,7 @@ from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
 from card.speculation.acceptance import VerifyResult
-from card.speculation.control import Outcome, Plan, Share
+from card.speculation.control import Outcome, Share, StepPlan
 from card.speculation.ngram import NgramMemory
 from card.speculation.sources import make_sources
 
@@ -109,10 +109,10 @@ class TargetLoop:
         if not (streaming or reading):
             return False
         plan = self._plan(streaming, reading, draft_lives=draft_lives)
-        turns = self._propose(streaming, reading, plan)
+        beside = draft_lives and self._draft_computes(streaming)
+        turns = self._propose(streaming, reading, plan, beside=beside)
         queried = time.perf_counter_ns()
-        alone = not (draft_lives and self._draft_computes(streaming))
-        logits = self._engine.forward([turn.rows for turn in turns], alone=alone)
+        logits = self._engine.forward([turn.rows for turn in turns], alone=not beside)
         forwarded = time.perf_counter_ns()
         results = [self._verify(*pair) for pair in zip(turns, logits, strict=True)]
         for turn, result, rows in zip(turns, results, logits, strict=True):
@@ -122,7 +122,7 @@ class TargetLoop:
         if any(session.waits for session in streaming):
             self._pool.slot_bell.ring()
         seconds = None if reading else (ended - started) / 1e9
-        self._observe(plan, turns, results, seconds, waited / 1e9)
+        self._observe(plan, turns, results, seconds, waited / 1e9, beside=beside)
         self.times.steps += 1
         self._pool.count_pass()
         self.times.query += queried - started
@@ -155,12 +155,12 @@ class TargetLoop:
         reading: Sequence[TargetSession],
         *,
         draft_lives: bool,
-    ) -> Plan:
+    ) -> StepPlan:
         """What the pass does for each of those that stream, beside those that read their prompts;
         the draft hears of it."""
         if not any(session.queries for session in (*streaming, *reading)):
             self._tell_stopped()
-            return Plan([Share(drafts=False, num_rows=1, ngram_tokens=0) for _ in streaming])
+            return StepPlan([Share(drafts=False, num_rows=1, ngram_tokens=0) for _ in streaming])
         most_rows = self._prefill.rows_of_streams(len(reading)) if reading else None
         plan = self._control.plan(
             streaming,
@@ -174,8 +174,7 @@ class TargetLoop:
             begins.append(session.tell_draft(works=share.drafts or not draft_lives))
             session.await_draft(share)
         for session in reading:
-            works = plan.prepares or not session.adapts or not draft_lives
-            begins.append(session.tell_draft(works=works))
+            begins.append(session.tell_draft(works=plan.prepares or not session.adapts))
         begins.append(self._tell_stopped())
         if any(begins):  # once all is told: a draft that finds nothing to do sleeps on
             self._pool.slot_bell.ring()
@@ -204,11 +203,18 @@ class TargetLoop:
     # --- propose ------------------------------------------------------------------------------
 
     def _propose(
-        self, streaming: Sequence[TargetSession], reading: Sequence[TargetSession], plan: Plan
+        self,
+        streaming: Sequence[TargetSession],
+        reading: Sequence[TargetSession],
+        plan: StepPlan,
+        *,
+        beside: bool,
     ) -> list[Turn]:
         """What each session puts into the pass that they share: what it verifies, or prompt."""
         turns = []
-        for session, query in zip(streaming, self._queries(streaming, plan), strict=True):
+        for session, query in zip(
+            streaming, self._queries(streaming, plan, beside=beside), strict=True
+        ):
             session.slot.verify(len(query.candidates))
             turns.append(Turn(session, session.rows(query.candidates), query))
         if reading:
@@ -216,7 +222,9 @@ class TargetLoop:
             turns += [Turn(one, one.prefill(self._engine, chunk), None) for one in reading]
         return turns
 
-    def _queries(self, streaming: Sequence[TargetSession], plan: Plan) -> list[Query]:
+    def _queries(
+        self, streaming: Sequence[TargetSession], plan: StepPlan, *, beside: bool
+    ) -> list[Query]:
         """The candidates of each session that are worth their rows."""
         found = [
             session.query(self._sources, share)
@@ -224,7 +232,13 @@ class TargetLoop:
         ]
         if not found:
             return []
-        counts = self._control.trim(plan, streaming, [query.candidates for query in found])
+        counts = self._control.trim(
+            plan,
+            streaming,
+            [query.candidates for query in found],
+            [query.drafted for query in found],
+            beside=beside,
+        )
         return [query.first(count) for query, count in zip(found, counts, strict=True)]
 
     # --- verify -------------------------------------------------------------------------------
@@ -282,11 +296,13 @@ class TargetLoop:
 
     def _observe(
         self,
-        plan: Plan,
+        plan: StepPlan,
         turns: Sequence[Turn],
         results: Sequence[VerifyResult | None],
         seconds: float | None,
         waited_s: float,
+        *,
+        beside: bool,
     ) -> None:
         """Let the controller hear what the pass gave those that stream."""
         pairs = [
@@ -296,7 +312,7 @@ class TargetLoop:
         ]
         if any(session.queries for session, _ in pairs):
             sessions, outcomes = zip(*pairs, strict=True)
-            self._control.observe(plan, sessions, outcomes, seconds, waited_s)
+            self._control.observe(plan, sessions, outcomes, seconds, waited_s, beside=beside)
 
     def _count_waiting(self, now: int, *, works: bool) -> int:
         """Nanoseconds for which sessions had nothing to do, if they have now."""

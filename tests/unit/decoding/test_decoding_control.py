@@ -10,7 +10,7 @@ from fake_engine import FakeEngine, FakeModel, fake
 from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
 
 from card.cache.header import Bell
-from card.speculation.control import CONTROLLERS, ControlledSession, Plan, Share
+from card.speculation.control import CONTROLLERS, ControlledSession, Share, StepPlan
 from card.speculation.control.fixed import Fixed
 
 MODEL = FakeModel()
@@ -23,9 +23,9 @@ class Scripted(Fixed):
     awaited: Callable[[], int] = staticmethod(lambda: 0)
     patience_s = 60.0
 
-    def plan(self, sessions: Sequence[ControlledSession], **_: Any) -> Plan:
+    def plan(self, sessions: Sequence[ControlledSession], **_: Any) -> StepPlan:
         works, awaited = type(self).drafts(), type(self).awaited()
-        return Plan(
+        return StepPlan(
             [
                 Share(works or not s.adapts, 8, 4, awaited=awaited, patience_s=self.patience_s)
                 if s.takes_turns
@@ -53,7 +53,7 @@ def opened(both: OneProcess, pacings: list[str], tokens: int = 20) -> list[Strea
 def test_while_the_draft_is_stopped_it_computes_nothing_and_nobody_asks_it(
     both: OneProcess,
 ) -> None:
-    streams = opened(both, ["card"] * 3)
+    streams = opened(both, ["auto"] * 3)
     for _ in range(3):
         both.target.step()
     texts = both.run(streams)
@@ -63,7 +63,7 @@ def test_while_the_draft_is_stopped_it_computes_nothing_and_nobody_asks_it(
 
 
 def test_sessions_of_other_pacings_keep_their_draft(both: OneProcess) -> None:
-    streams = opened(both, ["card", "draft_then_verify", "pearl"])
+    streams = opened(both, ["auto", "draft_then_verify", "pearl"])
     for _ in range(2):
         both.target.step()
     both.run(streams, draft_steps=6)
@@ -72,7 +72,7 @@ def test_sessions_of_other_pacings_keep_their_draft(both: OneProcess) -> None:
     assert [stream.counters.hits > 0 for stream in streams] == [False, True, True]
 
 
-@pytest.mark.parametrize(("pacing", "works"), [("card", 3), ("auto", 5)])
+@pytest.mark.parametrize(("pacing", "works"), [("auto", 3), ("auto", 5)])
 def test_a_draft_that_is_stopped_woken_and_awaited_at_random_changes_no_text(
     both: OneProcess, monkeypatch: pytest.MonkeyPatch, pacing: str, works: int
 ) -> None:
@@ -121,7 +121,7 @@ def test_a_draft_that_gives_nothing_is_awaited_no_longer_than_the_plan_says(
 
 
 def test_a_fresh_target_wakes_the_draft_that_its_predecessor_stopped(both: OneProcess) -> None:
-    opened(both, ["card"] * 2)
+    opened(both, ["auto"] * 2)
     for _ in range(2):
         both.target.step()
     assert both.pool.draft_stopped
@@ -141,7 +141,7 @@ def test_a_draft_that_begins_to_work_again_is_woken_when_it_finds_work(
 
     both.target_pool.slot_bell = Bell(both.pool.header.words("slot_bell"), rung)
     monkeypatch.setattr(Scripted, "drafts", lambda: False)
-    streams = opened(both, ["card"])
+    streams = opened(both, ["auto"])
     for _ in range(2):
         both.target.step()
     both.draft.step()
@@ -154,7 +154,7 @@ def test_a_draft_that_begins_to_work_again_is_woken_when_it_finds_work(
 
     monkeypatch.setattr(Scripted, "drafts", lambda: False)
     both.run(streams)
-    both.open(request_of([1, 1], 20, "card"), 1)
+    both.open(request_of([1, 1], 20, "auto"), 1)
     both.draft.step()
     finds_work.clear()
     both.target.step()
@@ -176,11 +176,11 @@ def test_a_session_that_waits_for_its_draft_keeps_the_target_to_its_threads(
     ("pacings", "drafts", "draft_lives", "alone"),
     [
         (["autoregressive"], True, True, True),
-        (["card"], True, True, False),
-        (["card"], True, False, True),
-        (["card", "autoregressive"], True, True, False),
-        (["card", "autoregressive"], False, True, True),
-        (["card", "pearl"], False, True, False),
+        (["auto"], True, True, False),
+        (["auto"], True, False, True),
+        (["auto", "autoregressive"], True, True, False),
+        (["auto", "autoregressive"], False, True, True),
+        (["auto", "pearl"], False, True, False),
     ],
 )
 def test_the_target_takes_every_core_while_no_draft_works(

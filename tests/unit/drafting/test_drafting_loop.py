@@ -265,7 +265,7 @@ def test_a_draft_is_idle_while_no_session_wants_candidates() -> None:
 def test_a_draft_that_is_stopped_is_stopped_for_all_but_other_pacings() -> None:
     with drafting() as both:
         both.pool.stop_draft(stopped=True)
-        both.open(request_of([1, 2], 8), 0)
+        both.open(request_of([1, 2], 8, "auto"), 0)
         both.draft.step()
         assert both.draft.is_idle
         both.open(request_of([1, 2], 8, "pearl"), 1)

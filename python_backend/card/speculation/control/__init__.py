@@ -8,8 +8,8 @@ from card.speculation.control.interface import (
     ControlledSession,
     Controller,
     Outcome,
-    Plan,
     Share,
+    StepPlan,
 )
 from card.speculation.control.measured import Measured
 
@@ -20,8 +20,8 @@ __all__ = [
     "ControlledSession",
     "Controller",
     "Outcome",
-    "Plan",
     "Share",
+    "StepPlan",
 ]
 
 CONTROLLERS: dict[str, type[Controller]] = {

@@ -10,8 +10,8 @@ from card.speculation.control.interface import (
     ControlConfig,
     ControlledSession,
     Outcome,
-    Plan,
     Share,
+    StepPlan,
 )
 
 UNMEASURED_ROWS = 8
@@ -34,11 +34,11 @@ class Fixed:
         draft_pass_ms: float = 0.0,
         reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
-    ) -> Plan:
+    ) -> StepPlan:
         rows = self._config.num_rows or UNMEASURED_ROWS
         if most_rows is not None:
             rows = min(rows, max(1, most_rows // max(1, len(sessions))))
-        return Plan(
+        return StepPlan(
             [
                 Share(
                     (draft_lives or session.is_remote) and session.drafts,
@@ -51,17 +51,25 @@ class Fixed:
         )
 
     def trim(
-        self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
+        self,
+        plan: StepPlan,
+        sessions: Sequence[ControlledSession],
+        found: Sequence[Candidates],
+        drafted: Sequence[int],
+        *,
+        beside: bool,
     ) -> list[int]:
         return [len(candidates) for candidates in found]
 
     def observe(
         self,
-        plan: Plan,
+        plan: StepPlan,
         sessions: Sequence[ControlledSession],
         outcomes: Sequence[Outcome],
         seconds: float | None,
         waited_s: float = 0.0,
+        *,
+        beside: bool,
     ) -> None: ...
 
     def forget(self, session: ControlledSession) -> None: ...

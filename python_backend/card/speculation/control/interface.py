@@ -78,30 +78,20 @@ class Share(NamedTuple):
     patience_s: float = 0.0
 
 
-class Plan(NamedTuple):
+class StepPlan(NamedTuple):
     """Of one pass.
 
     shares  of each session, in order. Together with its pacing a share says how a session is
             decoded: plainly (one row), by n-grams (it does not draft), or as its pacing has it
     most_rows  rows of all sessions together, if each has one; None: any number
     kind       of the sessions, as the controller tells them apart
-    prepares   the draft reads the prompts of those that read theirs
+    prepares   the draft will work for those that read their prompts now
     """
 
     shares: list[Share]
     most_rows: int | None = None
     kind: tuple[int, ...] = ()
     prepares: bool = True
-
-    @property
-    def drafts(self) -> bool:
-        """Whether the draft works for any session."""
-        return any(share.drafts and not share.is_remote for share in self.shares)
-
-    @property
-    def has_company(self) -> bool:
-        """Whether the draft computes while the target does."""
-        return any(share.drafts and not (share.is_remote or share.awaited) for share in self.shares)
 
 
 NO_CANDIDATE = -2
@@ -118,6 +108,7 @@ class Outcome(NamedTuple):
     chances   of each step along what was accepted, and of the one behind it that was rejected: how
               likely the draft's first candidate there was, given those above it
     agreed    steps, of these, in which that was the target's choice
+    ngram_chances, ngram_agreed  the same of the steps behind, whose candidates n-grams gave
     """
 
     drafted: int = 0
@@ -126,6 +117,8 @@ class Outcome(NamedTuple):
     rejected: bool = False
     chances: Sequence[float] = ()
     agreed: int = 0
+    ngram_chances: Sequence[float] = ()
+    ngram_agreed: int = 0
 
     @classmethod
     def of(
@@ -136,16 +129,19 @@ class Outcome(NamedTuple):
         drafted  how many of them the draft gave: the first ones
         """
         first: dict[int, int] = {}
-        for index, parent in enumerate(candidates.parents[:drafted]):
+        for index, parent in enumerate(candidates.parents):
             first.setdefault(parent, index)
-        chances, agreed, above, chance = list[float](), 0, ROOT, 1.0
+        chances: tuple[list[float], list[float]] = ([], [])
+        agreed, above, chance = [0, 0], ROOT, 1.0
         for chosen in [*path, NO_CANDIDATE] if rejected else path:
             if (likeliest := first.get(above)) is None:
                 break
-            chances.append(candidates.chances[likeliest] / chance if chance else 0.0)
-            agreed += chosen == likeliest
+            by_ngrams = likeliest >= drafted
+            chances[by_ngrams].append(candidates.chances[likeliest] / chance if chance else 0.0)
+            agreed[by_ngrams] += chosen == likeliest
             above, chance = chosen, candidates.chances[chosen] if chosen >= 0 else 0.0
-        return cls(drafted, len(candidates), len(path), rejected, chances, agreed)
+        counts = drafted, len(candidates), len(path), rejected
+        return cls(*counts, chances[False], agreed[False], chances[True], agreed[True])
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +153,14 @@ class ControlConfig:
     costs_ms      measured milliseconds of a target pass by its rows, while nobody else computes on
                   the cores that it leaves to the draft; a controller that chooses rows needs them
     alone_share   share of its time that a pass takes where it has the draft's cores too
+    apart         the draft has a device of its own, so a pass beside it takes no longer
     """
 
     num_rows: int | None = None
     ngram_tokens: int = 0
     costs_ms: Mapping[int, float] = field(default_factory=dict)
     alone_share: float = 1.0
+    apart: bool = False
 
 
 class Controller(Protocol):
@@ -183,7 +181,7 @@ class Controller(Protocol):
         draft_pass_ms: float = 0.0,
         reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
-    ) -> Plan:
+    ) -> StepPlan:
         """For the sessions that share the next pass.
 
         draft_pass_ms  milliseconds of a pass of the draft alone; 0: unknown
@@ -192,17 +190,29 @@ class Controller(Protocol):
         """
 
     def trim(
-        self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
+        self,
+        plan: StepPlan,
+        sessions: Sequence[ControlledSession],
+        found: Sequence[Candidates],
+        drafted: Sequence[int],
+        *,
+        beside: bool,
     ) -> list[int]:
-        """How many of its candidates each session verifies."""
+        """How many of its candidates each session verifies.
+
+        drafted  how many of each session's candidates the draft's tree gave: the first ones
+        beside   the draft computes while the pass does
+        """
 
     def observe(
         self,
-        plan: Plan,
+        plan: StepPlan,
         sessions: Sequence[ControlledSession],
         outcomes: Sequence[Outcome],
         seconds: float | None,
         waited_s: float = 0.0,
+        *,
+        beside: bool,
     ) -> None:
         """What the pass gave, and how long it took; None: it cannot be compared with others.
 

@@ -1,55 +1,166 @@
-"""What pays is measured: the draft works while it gains time, and a pass has as many rows as pay.
+"""What pays is measured: a pass goes the way that gives most tokens per millisecond.
 
-The controller knows four things, and each follows what happened of late:
+What a way should give is reckoned from what passes cost and how often candidates are accepted, and
+multiplied by what its passes gave until now against what was reckoned of them.
 
-- what a pass costs by its rows and sessions, with the draft at work and without (`PassCosts`)
-- how often a session's candidates are accepted, against how often they promised to be
-- how much time the draft has gained or lost (`Trial`)
-- what it gains beside the target, and in turns with it (`Ways`)
+A kind of load begins with the way that loses nothing, `ALONE`. Any other is probed when the time
+that a probe may lose has been saved, `PROBE_SHARE` of all time. So neither what load believed nor a
+draft that is useless, slow or dead costs more than that. Later texts begin with the best way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.engines.row_costs import CostCurve
-from card.speculation.control.accepted import AGREEMENT, Acceptance
-from card.speculation.control.costs import CONTENTION, PRIOR, PassCosts
-from card.speculation.control.gains import Gains, Turns
+from card.speculation.control.costs import CONTENTION, OUTLIER, REFRESH, PassCosts, size_of
 from card.speculation.control.interface import (
     ControlConfig,
     ControlledSession,
     Outcome,
-    Plan,
     Share,
+    StepPlan,
 )
-from card.speculation.control.kinds import Kinds
-from card.speculation.control.trial import STOP, Trial
-from card.speculation.control.ways import Ways
+from card.speculation.control.ways import MEMORY, Acceptance, Rate, Way, chains, turns
+
+PROBE_SHARE = 0.02
+PROBE_PASSES = 8
+"""Passes with candidates in which a way shows what it gives."""
+RECKONED = 32.0
+"""Passes that what was reckoned counts for: it follows from the text's acceptance; the mean of
+eight passes is uncertain by a quarter."""
+PROBED_TURN = 2
+"""Passes of the draft in a turn that is probed: more would show little more, and cost more."""
+LONGEST_PROBE = 24
+"""Passes until then: the draft reads the text first."""
+DOUBT = 2.0
+"""How much worse than reckoned a way may be that was not probed yet."""
+MOST_FAILURES = 4
+BETTER = 1.05
+"""A way replaces another if it gives so much more: a change costs some passes."""
 
 
-def best_rows(costs_ms: Mapping[int, float]) -> int:
-    """Rows of a pass that a session begins with, if it has the pass to itself."""
-    curve = CostCurve(costs_ms)
-    return Gains(curve, PassCosts(curve, 1.0)).of_chains(AGREEMENT, 1, alone=False)[0]
+@dataclass(slots=True)
+class _Given:
+    """What `count` passes of a way gave against what was reckoned, and probes that failed."""
+
+    factor: float = 1.0
+    count: float = 0.0
+    failures: int = 0
+
+    def add(self, factor: float) -> None:
+        self.count = min(self.count + 1.0, MEMORY)
+        self.factor += (factor - self.factor) / (self.count + RECKONED)
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Loads that are alike.
+
+    way, settled  in use, and the one to return to: another one while `way` is probed
+    agreement     of the draft's candidates; supply: how many it has for a pass beside it
+    delivered     share of the passes of a turn that gave a candidate in time
+    saved_ms      that probes may lose; lost_ms: what the one under way has lost
+    probed        passes of the probe; drafted: those that had candidates
+    """
+
+    way: Way = Way.ALONE
+    settled: Way = Way.ALONE
+    agreement: Acceptance = field(default_factory=Acceptance)
+    supply: float = 4.0
+    delivered: float = 1.0
+    given: dict[Way, _Given] = field(default_factory=lambda: {way: _Given() for way in Way})
+    rates: dict[Way, Rate] = field(default_factory=dict)
+    saved_ms: float = 0.0
+    probed: int = 0
+    drafted: int = 0
+    lost_ms: float = 0.0
+
+    @property
+    def probes(self) -> bool:
+        return self.way is not self.settled
+
+    def per_ms(self, way: Way) -> float:
+        """Tokens that the way should give; 0: it is not open."""
+        return self.rates[way].per_ms * self.given[way].factor if way in self.rates else 0.0
+
+    def choose(self) -> None:
+        """Keep the way, take a better one, or probe one for which the time is saved."""
+        now = self.per_ms(self.way)
+        for way, rate in self.rates.items():
+            given, gives = self.given[way], self.per_ms(way)
+            if way is self.way:
+                continue
+            # What decoding alone gives is known without a probe.
+            if (way is Way.ALONE or given.count >= PROBE_PASSES) and gives > BETTER * now:
+                self.way = self.settled = way
+                return
+            passes = PROBE_PASSES if given.count else PROBE_PASSES / 4  # the first say enough
+            doubted = gives if given.count else gives / DOUBT
+            loss_ms = passes * rate.ms * max(0.0, 1.0 - doubted / now)
+            if way is not Way.ALONE and loss_ms < self.saved_ms:
+                self.way, self.probed, self.drafted, self.lost_ms = way, 0, 0, 0.0
+                return
+
+    def learn(
+        self,
+        tokens: int,
+        drafted: float,
+        ms: float,
+        expected_ms: float,
+        *,
+        awaited: int = 0,
+        turn_ms: float = 0.0,
+    ) -> None:
+        """A pass of the way in use gave and took so much.
+
+        drafted      candidates of the draft, a session's share
+        awaited      passes of the draft for which it waited; turn_ms: so long
+        expected_ms  what such a pass should have taken: what costs were wrong about is their affair
+        """
+        if self.way not in self.rates:
+            return
+        if awaited and self.way is not Way.TURNS:  # a probe of turns ended behind its last wait
+            self.saved_ms -= turn_ms
+        self.saved_ms = min(self.saved_ms + PROBE_SHARE * ms, PROBE_PASSES * ms)
+        self.drafted += drafted > 0
+        if self.way is Way.ALONE or self.drafted:  # while the draft reads it says nothing
+            self.given[self.way].add(tokens / expected_ms / self.rates[self.way].per_ms)
+        if self.way is Way.BESIDE and self.drafted:
+            self.supply += (drafted - self.supply) / RECKONED
+        if awaited and self.drafted:
+            self.delivered += (min(1.0, drafted / awaited) - self.delivered) / PROBE_PASSES
+        if self.probes:
+            self._end_probe(ms - tokens / self.per_ms(self.settled))
+
+    def _end_probe(self, lost_ms: float) -> None:
+        """A pass of the probe lost so much: go on, take the way, or give it up."""
+        self.lost_ms += lost_ms
+        self.probed += 1
+        goes_on = self.drafted < PROBE_PASSES and self.probed < LONGEST_PROBE
+        if goes_on and self.lost_ms < self.saved_ms:
+            return
+        given = self.given[self.way]
+        whole = self.drafted >= PROBE_PASSES
+        if whole and self.per_ms(self.way) > BETTER * self.per_ms(self.settled):
+            self.settled, given.failures = self.way, 0
+        else:  # the more often it failed, the longer until it is probed again
+            given.failures = min(given.failures + 1, MOST_FAILURES)
+            self.lost_ms *= 2.0 ** (given.failures - 1)
+            self.way = self.settled
+        self.saved_ms -= max(0.0, self.lost_ms)
 
 
 @dataclass(slots=True)
 class _Text:
-    """What is known of one session.
+    """Acceptance of the draft's candidates and of n-grams in a text, and for how many passes of the
+    draft its next pass, and the one under way, wait."""
 
-    leans      it is decoded by n-grams alone for now
-    surprised  the last pass rejected a candidate
-    awaited    passes of the draft for which the next pass waits
-    waited     for which the pass under way did
-    """
-
-    acceptance: Acceptance = field(default_factory=Acceptance)
-    leans: bool = False
-    surprised: bool = False
+    draft: Acceptance
+    ngrams: Acceptance = field(default_factory=Acceptance)
     awaited: int = 0
     waited: int = 0
 
@@ -60,15 +171,15 @@ class Measured:
     chooses_rows: ClassVar[bool] = True
 
     def __init__(self, config: ControlConfig) -> None:
-        self._config = config
         self._curve = CostCurve(config.costs_ms)
-        self._costs = PassCosts(self._curve, config.alone_share)
-        self._gains = Gains(self._curve, self._costs)
+        contention = 1.0 if config.apart else CONTENTION
+        self._costs = PassCosts(self._curve, {False: config.alone_share, True: contention})
+        self._first = Way.BESIDE if config.apart else Way.ALONE
+        self._ngram_tokens = config.ngram_tokens
+        self._kinds: dict[tuple[int, ...], _Kind] = {}
         self._texts: dict[int, _Text] = {}
-        self._trials: dict[tuple[int, ...], Trial] = {}
-        self._ways: dict[tuple[int, ...], Ways] = {}
         self._draft_pass_ms = 0.0
-        self._kinds = Kinds()
+        self._wait_factor = 1.0
 
     def plan(
         self,
@@ -78,211 +189,155 @@ class Measured:
         draft_pass_ms: float = 0.0,
         reading: Sequence[ControlledSession] = (),
         most_rows: int | None = None,
-    ) -> Plan:
-        whole = [*sessions, *reading]
+    ) -> StepPlan:
         self._draft_pass_ms = draft_pass_ms
-        kind = self._kinds.of(whole)
-        new = [session.number for session in whole if session.number not in self._texts]
-        for number in new:
-            self._texts[number] = _Text()
-        if kind not in self._trials:
-            self._trials[kind] = self._first_trial(len(whole))
-        elif new:
-            self._trials[kind].begin_text()
-        trial = self._trials[kind]
-        if not draft_lives:
-            trial.await_draft()
-        drafts = [
-            session.is_remote or (draft_lives and (trial.drafts or not session.adapts))
-            for session in sessions
-        ]
-        turns = None
-        if len(sessions) == len(whole) == 1 and drafts[0]:
-            turns = self._turns(sessions[0], self._ways.setdefault(kind, Ways()))
-        shares = self._shares(sessions, drafts, turns)
+        key = _kind_of([*sessions, *reading])
+        kind = self._kinds.setdefault(key, _Kind(self._first, self._first))
+        for session in (*sessions, *reading):
+            if session.number not in self._texts:
+                self._texts[session.number] = _Text(kind.agreement.of_new_text())
+        adapting = [session for session in sessions if session.adapts and session.drafts]
+        if adapting and not reading:
+            kind.rates = self._rates(kind, adapting, draft_lives=draft_lives)
+            if kind.way not in kind.rates:
+                kind.way = kind.settled = Way.ALONE
+            if not kind.probes:
+                kind.choose()
+        shares = [self._share(each, kind, len(sessions), lives=draft_lives) for each in sessions]
         for session, share in zip(sessions, shares, strict=True):
             text = self._texts[session.number]
             text.waited, text.awaited = text.awaited, share.awaited
-        return Plan(shares, most_rows, kind, trial.drafts)
+        return StepPlan(shares, most_rows, key, prepares=kind.way is not Way.ALONE)
 
     def trim(
-        self, plan: Plan, sessions: Sequence[ControlledSession], found: Sequence[Candidates]
+        self,
+        plan: StepPlan,
+        sessions: Sequence[ControlledSession],
+        found: Sequence[Candidates],
+        drafted: Sequence[int],
+        *,
+        beside: bool,
     ) -> list[int]:
-        """The likeliest candidates of all, as many as give most tokens per second of the pass."""
+        """The likeliest candidates of all, as many as give most tokens per millisecond."""
+        counts = [0] * len(found)
         if not any(map(len, found)):
-            return [0] * len(found)
+            return counts
         worth = sorted(
-            (
-                -chance * self._texts[session.number].acceptance.discount ** (depth + 1),
-                place,
-                index,
-            )
+            (-chance, place, index)
             for index, (session, candidates) in enumerate(zip(sessions, found, strict=True))
-            for place, (chance, depth) in enumerate(
-                zip(candidates.chances, candidates.depths(), strict=True)
+            for place, chance in enumerate(
+                _chances(self._texts[session.number], candidates, drafted[index])
             )
         )
-        best = self._costs.best_rows(
-            [-entry[0] for entry in worth], len(found), alone=not plan.has_company
-        )
+        best = self._costs.best_rows([-one[0] for one in worth], len(found), beside=beside)
+        if self._kinds[plan.kind].probes:  # or what they cost is never seen
+            best = max(best, PROBED_TURN * len(found))
         if plan.most_rows is not None:
             best = min(best, max(0, plan.most_rows - len(found)))
-        counts = [0] * len(found)
         for _, _, index in worth[:best]:
             counts[index] += 1
         return counts
 
     def observe(
         self,
-        plan: Plan,
+        plan: StepPlan,
         sessions: Sequence[ControlledSession],
         outcomes: Sequence[Outcome],
         seconds: float | None,
         waited_s: float = 0.0,
+        *,
+        beside: bool,
     ) -> None:
-        alone, count = not plan.has_company, len(sessions)
-        rows = sum(1 + outcome.verified for outcome in outcomes)
-        if seconds is None:
-            taken_ms = self._costs.ms(rows, count, alone=alone)
-        else:
-            taken_ms = self._costs.learn(rows, count, seconds, alone=alone)
-        if waited := self._texts[sessions[0].number].waited:
-            self._costs.learn_wait(1e3 * waited_s, waited, self._draft_pass_ms)
-            taken_ms += 1e3 * waited_s
+        kind, count = self._kinds[plan.kind], len(sessions)
         for session, outcome in zip(sessions, outcomes, strict=True):
             text = self._texts[session.number]
-            text.acceptance.observe(outcome)
-            text.surprised = outcome.rejected
-        if any(session.adapts for session in sessions):
-            self._account(plan, sessions, outcomes, taken_ms)
+            text.draft.observe(outcome.chances, outcome.agreed)
+            text.ngrams.observe(outcome.ngram_chances, outcome.ngram_agreed)
+            if session.drafts and not session.is_remote:
+                kind.agreement.observe(outcome.chances, outcome.agreed)
+        if seconds is None:
+            return
+        rows = sum(1 + outcome.verified for outcome in outcomes)
+        expected_ms = self._costs.ms(rows, count, beside=beside)
+        ms = self._costs.learn(rows, count, 1e3 * seconds, beside=beside)
+        waited = self._texts[sessions[0].number].waited
+        if turn_ms := waited * self._draft_ms:
+            expected_ms += turn_ms
+            ms += 1e3 * waited_s
+            taken = min(1e3 * waited_s / turn_ms, OUTLIER)
+            self._wait_factor *= 1.0 + (taken - 1.0) / REFRESH
+        if any(session.adapts and session.drafts for session in sessions):
+            tokens = count + sum(outcome.accepted for outcome in outcomes)
+            drafted = sum(outcome.drafted for outcome in outcomes) / count
+            kind.learn(tokens, drafted, ms, expected_ms, awaited=waited, turn_ms=turn_ms)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
-        if not self._texts:
-            self._kinds = Kinds()
 
-    # --- whether the draft works --------------------------------------------------------------
+    @property
+    def _draft_ms(self) -> float:
+        """For which the target waits until the draft has made a pass."""
+        return self._draft_pass_ms * self._wait_factor
 
-    def _first_trial(self, sessions: int) -> Trial:
-        """Passes without the draft come first, until their cost is known. Where the curve says that
-        the draft cannot pay, it must earn its first trial."""
-        # The more sessions it works for, the fewer candidates it has for each.
-        least = 1.0 if sessions == 1 else CONTENTION
-        pays = self._gains.of_chains(AGREEMENT, sessions, alone=False)[1] > least
-        if pays and self._costs.knows_plain(sessions):
-            return Trial(drafts=True, debt=0.0)
-        return Trial(drafts=False, debt=0.0 if pays else STOP, pause=round(PRIOR))
-
-    def _account(
-        self,
-        plan: Plan,
-        sessions: Sequence[ControlledSession],
-        outcomes: Sequence[Outcome],
-        taken_ms: float,
-    ) -> None:
-        """Charge the pass to the trial, or let it pay a debt back. One that waited for the draft
-        is charged even if n-grams alone came of it."""
-        trial, count = self._trials[plan.kind], len(outcomes)
-        in_turns = self._texts[sessions[0].number].waited > 0
-        if not trial.drafts:
-            trial.pay()
-        elif plan.drafts or in_turns:
-            # What others give says nothing about the draft, and their texts gain nothing by it.
-            outcomes = [
-                outcome if _is_drafted(session) else Outcome()
-                for session, outcome in zip(sessions, outcomes, strict=True)
-            ]
-            tokens = count + sum(outcome.accepted for outcome in outcomes)
-            passes = taken_ms / self._costs.ms(count, count, alone=True)
-            loss = passes - tokens / sum(self._by_ngrams(each, count) for each in sessions)
-            with_candidates = sum(outcome.drafted > 0 for outcome in outcomes)
-            trial.charge(loss, found=3 * with_candidates >= count)
-            ways = self._ways.get(plan.kind)
-            if ways is not None and not trial.drafts:
-                ways.choose()
-            elif (
-                ways is not None
-                and trial.found
-                and ways.learn(outcomes, tokens, passes, in_turns=in_turns)
-            ):
-                trial.evidence = 0.0  # nothing was lost by the way that begins now
-
-    def _turns(self, session: ControlledSession, ways: Ways) -> Turns | None:
-        """Those that gain more than a draft beside the target."""
-        if not (session.takes_turns and self._draft_pass_ms):
-            return None
-        agreement = ways.acceptance.rate
-        turns = self._gains.of_turns(agreement, self._draft_pass_ms)
-        ways.predict(self._gains.of_chains(agreement, 1, alone=False)[1], turns.gain)
-        return turns if ways.in_turns else None
-
-    def _by_ngrams(self, session: ControlledSession, sharing: int) -> float:
-        """Tokens that a session gains by n-grams alone, in the time of a pass without them."""
-        proposer = session.proposer
-        if not (self._config.ngram_tokens and _is_drafted(session) and proposer.propose([], 1)):
-            return 1.0
-        return self._gains.of_chains(proposer.hit_rate, sharing, alone=True)[1]
-
-    # --- rows ---------------------------------------------------------------------------------
-
-    def _shares(
-        self,
-        sessions: Sequence[ControlledSession],
-        drafts: Sequence[bool],
-        turns: Turns | None,
-    ) -> list[Share]:
-        """Of sessions for each of which the draft works, or not."""
-        count = len(sessions)
-        works = [
-            (drafted and each.drafts) or not each.adapts
-            for each, drafted in zip(sessions, drafts, strict=True)
-        ]
-        if works and not any(works) and self._costs.plans_plain(count):
-            return [Share(False, 1, 0) for _ in sessions]
-
-        return [
-            self._share(session, count, turns, drafts=drafted)
-            for session, drafted in zip(sessions, drafts, strict=True)
-        ]
+    def _rates(
+        self, kind: _Kind, sessions: Sequence[ControlledSession], *, draft_lives: bool
+    ) -> dict[Way, Rate]:
+        """What each open way should give these sessions."""
+        known, rows = self._costs.ms, self._curve.choices
+        # A way that was never tried gets the benefit of the doubt: else it might never be.
+        cost = {way: known if kind.given[way].count else self._costs.hoped_ms for way in Way}
+        hits = [session.proposer.hit_rate for session in sessions]
+        alone = chains(known, rows if self._ngram_tokens else rows[:1], hits, beside=False)
+        open_ways = {Way.ALONE: alone}
+        if draft_lives:
+            chances = [self._texts[session.number].draft.rate for session in sessions]
+            supplied = [each for each in rows if each <= max(1, round(1 + kind.supply))]
+            open_ways[Way.BESIDE] = chains(cost[Way.BESIDE], supplied, chances, beside=True)
+            if len(sessions) == 1 and sessions[0].takes_turns and self._draft_pass_ms:
+                most = PROBED_TURN if kind.probes else rows[-1] - 1
+                open_ways[Way.TURNS] = turns(
+                    cost[Way.TURNS], most, chances[0], self._draft_ms, kind.delivered
+                )
+        return {way: max(rates, key=lambda rate: rate.per_ms) for way, rates in open_ways.items()}
 
     def _share(
-        self,
-        session: ControlledSession,
-        sharing: int,
-        turns: Turns | None,
-        *,
-        drafts: bool,
+        self, session: ControlledSession, kind: _Kind, sharing: int, *, lives: bool
     ) -> Share:
         if not session.queries:
             return Share(False, 1, 0)
-        text, config, remote = self._texts[session.number], self._config, session.is_remote
-        drafts = drafts and session.drafts
-        rows = max(self._curve.choices)
-        text.leans = drafts and session.adapts and self._repeats(session, text, sharing, turns)
-        ngram_tokens = rows if text.leans or not drafts else config.ngram_tokens
-        ngram_tokens = ngram_tokens if config.ngram_tokens else 0
-        drafts = drafts and not text.leans
-        alone = not drafts or turns is not None
-        least = max(LEAST_CHANCE, self._costs.least_chance(sharing, alone=alone))
-        if not (drafts and turns):
-            return Share(drafts, rows, ngram_tokens, remote, least)
-        patience_s = 2e-3 * turns.ms
-        return Share(True, rows, ngram_tokens, False, least, turns.draft_passes, patience_s)
-
-    def _repeats(
-        self, session: ControlledSession, text: _Text, sharing: int, turns: Turns | None
-    ) -> bool:
-        """Whether n-gram proposals fill the rows that they are worth, and gain more than the draft
-        does: a text that repeats itself needs no draft."""
-        if not self._config.ngram_tokens or (text.leans and text.surprised):
-            return False
-        rows, gain = self._gains.of_chains(session.proposer.hit_rate, sharing, alone=True)
-        drafts = self._gains.of_chains(text.acceptance.rate, sharing, alone=False)[1]
-        if gain <= (drafts if turns is None else turns.gain):
-            return False
-        return rows > 1 and len(session.proposer.propose([], rows - 1)) == rows - 1
+        wanted = kind.way is not Way.ALONE or not session.adapts
+        drafts = session.drafts and (session.is_remote or (lives and wanted))
+        in_turns = drafts and session.takes_turns and kind.way is Way.TURNS
+        beside = drafts and not (session.is_remote or in_turns)
+        rows, ngram_tokens = self._curve.choices[-1], self._ngram_tokens
+        if ngram_tokens and not drafts:
+            ngram_tokens = rows
+        least = max(LEAST_CHANCE, self._costs.least_chance(sharing, beside=beside))
+        share = Share(drafts, rows, ngram_tokens, session.is_remote, least)
+        if not in_turns:
+            return share
+        rate = kind.rates[Way.TURNS]
+        return share._replace(awaited=rate.passes, patience_s=2e-3 * rate.ms)
 
 
-def _is_drafted(session: ControlledSession) -> bool:
-    """Whether the draft makes candidates for it: no device does, nor n-grams alone."""
-    return session.drafts and not session.is_remote
+def _chances(text: _Text, candidates: Candidates, drafted: int) -> list[float]:
+    """Of each candidate to be accepted, as such candidates were."""
+    depths = candidates.depths()
+    deepest = max(depths[:drafted], default=-1) + 1
+    draft, ngrams = text.draft.discount, text.ngrams.discount
+    return [
+        chance * draft ** min(depth + 1, deepest) * ngrams ** max(0, depth + 1 - deepest)
+        for chance, depth in zip(candidates.chances, depths, strict=True)
+    ]
+
+
+def _kind_of(sessions: Sequence[ControlledSession]) -> tuple[int, ...]:
+    """Sessions that share passes are told apart by their number; one alone by whether it may take
+    turns, how hot it is sampled, in quarters up to 2, and whether penalties change its tokens: the
+    draft knows none."""
+    if len(sessions) > 1:
+        return (size_of(len(sessions)),)
+    (session,) = sessions
+    parameters = session.parameters
+    heat = 0.0 if parameters.is_greedy else min(parameters.temperature, 2.0)
+    return 0, int(session.takes_turns), round(4 * heat), int(parameters.penalises)

@@ -1,73 +1,117 @@
-"""How the draft works for sessions of one kind: beside the target, or in turns with it.
-
-Two models that share a device, or the way to memory, take it from each other. In turns each has all
-of it, and waits for the other one. What either way gains is predicted, and corrected by what it
-gave of late.
-"""
+"""The ways in which a pass may go, and what each should give."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
 
-from card.speculation.control.accepted import Acceptance
-from card.speculation.control.costs import MEMORY, Factor
-from card.speculation.control.interface import Outcome
-from card.speculation.control.trial import STOP, TRIAL_SHARE
+from card.engines.row_costs import CostCurve
+
+AGREEMENT = 0.6
+"""Share of candidates that are accepted before any was seen: what ordinary pairs reach on chats."""
+PRIOR = 4.0
+"""Candidates that this counts for."""
+MEMORY = 64.0
+"""Candidates that are remembered: where half are accepted, their mean is uncertain by 6 %."""
 
 
-class Ways:
-    """acceptance  of the draft's candidates, of all texts of the kind
-    in_turns    whether the models take turns now
+class Way(Enum):
+    """ALONE   the draft rests; n-grams propose, and where none is worth its row nothing does
+    TURNS   the target waits until the draft has had its turn
+    BESIDE  the draft works while the target does
     """
 
-    def __init__(self) -> None:
-        self.acceptance = Acceptance()
-        self.in_turns = False
-        self._predicted: dict[bool, float] = {}
-        self._given = {in_turns: Factor(1.0) for in_turns in (False, True)}
-        self._passes = 0
-        self._lost = 0.0
+    ALONE = "alone"
+    TURNS = "turns"
+    BESIDE = "beside"
 
-    def predict(self, beside: float, turns: float) -> None:
-        """Each way should gain so much now."""
-        self._predicted = {False: beside, True: turns}
 
-    def learn(
-        self, outcomes: Sequence[Outcome], tokens: int, passes: float, *, in_turns: bool
-    ) -> bool:
-        """A pass of this way gave so many tokens, in the time of so many passes without the draft.
-        The way changes when it has lost too much of late against what the other one should give;
-        returns whether it does."""
-        for outcome in outcomes:
-            self.acceptance.observe(outcome)
-        if not self._predicted:
-            return False
-        self._passes += 1
-        given = self._given[in_turns]
-        given.fade(self._time)
-        given.add(tokens / passes / self._predicted[in_turns])
-        if in_turns is self.in_turns:
-            other = self._should_gain(in_turns=not in_turns)
-            self._lost = max(-2.0 * STOP, self._lost + other * passes - tokens)
-        changes = self._lost > STOP
-        if changes:
-            self._take(not self.in_turns)
-        return changes
+class Rate(NamedTuple):
+    """Tokens that a pass should give, milliseconds that it and what it waits for should take, and
+    the draft's passes for which it waits."""
 
-    def choose(self) -> None:
-        """Take the way that should give more, for when the draft works again."""
-        if self._predicted:
-            beside, in_turns = (self._should_gain(in_turns=way) for way in (False, True))
-            self._take(in_turns > beside)
-
-    def _take(self, in_turns: bool) -> None:
-        self.in_turns, self._lost = in_turns, 0.0
-
-    def _should_gain(self, *, in_turns: bool) -> float:
-        return self._predicted[in_turns] * self._given[in_turns].at(self._time)
+    tokens: float
+    ms: float
+    passes: int = 0
 
     @property
-    def _time(self) -> float:
-        """So slow that a way which was given up takes no more than its share of the time when it is
-        tried again."""
-        return MEMORY * TRIAL_SHARE / STOP * self._passes
+    def per_ms(self) -> float:
+        return self.tokens / self.ms
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """Of the first candidate at each step, as far as steps were reached.
+
+    reached, accepted  steps; promised: the sum of the chances that candidates were given
+    """
+
+    reached: float = PRIOR
+    accepted: float = PRIOR * AGREEMENT
+    promised: float = PRIOR * AGREEMENT
+
+    @property
+    def rate(self) -> float:
+        """Chance that the next candidate is accepted."""
+        return self.accepted / self.reached
+
+    @property
+    def discount(self) -> float:
+        """What a candidate's chance is multiplied by, and each one's behind it once more."""
+        return min(1.0, self.accepted / self.promised)
+
+    def observe(self, chances: Sequence[float], agreed: int) -> None:
+        if chances:
+            fade = min(1.0, MEMORY / (self.reached + len(chances)))
+            self.reached = (self.reached + len(chances)) * fade
+            self.accepted = (self.accepted + agreed) * fade
+            self.promised = (self.promised + sum(chances)) * fade
+
+    def of_new_text(self) -> Acceptance:
+        """What a text of the same kind begins with."""
+        share = PRIOR / self.reached
+        return Acceptance(PRIOR, share * self.accepted, share * self.promised)
+
+
+def chain_tokens(rows: float, chance: float) -> float:
+    """Expected tokens of a chain of `rows` - 1 candidates behind the last committed token, each
+    accepted with `chance`: (1 - chance^rows) / (1 - chance)."""
+    return float(rows) if chance >= 1.0 else float((1.0 - chance**rows) / (1.0 - chance))
+
+
+def best_rows(costs_ms: Mapping[int, float]) -> int:
+    """Rows that a session begins with, if it has the passes to itself."""
+    curve = CostCurve(costs_ms)
+    return max(curve.choices, key=lambda rows: chain_tokens(rows, AGREEMENT) / curve.pass_ms(rows))
+
+
+class Cost(Protocol):
+    """`PassCosts.ms` or `hoped_ms`."""
+
+    def __call__(self, rows: int, sessions: int, *, beside: bool) -> float: ...
+
+
+def chains(
+    cost: Cost, rows: Sequence[int], chances: Sequence[float], *, beside: bool
+) -> Iterator[Rate]:
+    """Of sessions that each verify a chain.
+
+    rows     of each session: one rate for each number
+    chances  [sessions] that a candidate is accepted
+    """
+    count = len(chances)
+    for each in rows:
+        tokens = sum(chain_tokens(each, chance) for chance in chances)
+        yield Rate(tokens, cost(each * count, count, beside=beside))
+
+
+def turns(
+    cost: Cost, most: int, chance: float, draft_ms: float, delivered: float
+) -> Iterator[Rate]:
+    """Of one session that waits for up to `most` passes of the draft, of which this share gives a
+    candidate."""
+    for passes in range(1, most + 1):
+        ms = passes * draft_ms + cost(1 + passes, 1, beside=False)
+        yield Rate(chain_tokens(1 + delivered * passes, chance), ms, passes)

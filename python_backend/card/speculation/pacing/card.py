@@ -17,7 +17,6 @@ HEAD_START = 12
 
 
 class Card(Pacing):
-    adapts = True
     title = "CARD"
 
     def draft_may_run(self, progress: Progress) -> bool:
@@ -25,6 +24,7 @@ class Card(Pacing):
 
 
 class Auto(Card):
+    adapts = True
     takes_turns = True
     counted_as = "card"
     title = "auto"
