@@ -1,35 +1,36 @@
 """Weights from a GGUF file, checked against the architecture.
 
-Types with blocks of 32 weights stay groups, so that an engine can compute with few bits; other
-types are unpacked.
+Quantised types stay groups of codes, so that an engine can compute with few bits.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from gguf.constants import GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoints.matrices import DenseMatrix, GroupedMatrix, Matrix
+from card.engines.checkpoints.blocks import GROUPED
+from card.engines.checkpoints.matrices import DenseMatrix, Matrix, is_finite
 from card.engines.checkpoints.stored import StoredCheckpoint
 from card.engines.interface import EngineError
 from model_files import ModelFilesError
 from model_files.gguf.configuration import FREQUENCY_DIVISORS
 from model_files.gguf.header import StoredTensor, read_header
 
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
+KINDS = ("F32", "F16", "BF16", *GROUPED)
 """Supported types of tensors."""
 ROTATED_PAIRS = ("llama", "mistral")
 """Families for which llama.cpp reorders the rows of query and key: it rotates neighbours, and the
 decoder rotates a number of a head's first half with one of its second half."""
 
-_GROUP = 32
+_TWO_BYTES = {"F16": "<f2", "BF16": "<u2"}
+"""As `DenseMatrix` holds them."""
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _ROTATION = re.compile(r"blk\.\d+\.attn_rot_embd(\.weight)?")
 
@@ -54,7 +55,7 @@ class GgufCheckpoint(StoredCheckpoint[StoredTensor]):
 
     @property
     def is_grouped(self) -> bool:
-        return any(stored.kind in _GROUPED for stored in self._stored.values())
+        return any(stored.kind in GROUPED for stored in self._stored.values())
 
     def _layer_of(self, own: str) -> int | None:
         found = _LAYER.match(own)
@@ -79,9 +80,13 @@ class GgufCheckpoint(StoredCheckpoint[StoredTensor]):
 
     def _matrix(self, name: str, shape: tuple[int, int]) -> Matrix:
         kind, content = self._read(name, shape)
-        if kind not in _GROUPED:
-            return DenseMatrix(self._finite(name, _dense(kind, content)))
-        matrix = _GROUPED[kind](content.reshape(shape[0], shape[1] // _GROUP, -1))
+        if kind not in GROUPED:
+            values = _of_two_bytes(kind, content) if kind in _TWO_BYTES else _dense(kind, content)
+            self._check_finite(name, is_finite(values))
+            return DenseMatrix(values)
+        _, size = GGML_QUANT_SIZES[GGMLQuantizationType[kind]]
+        with np.errstate(invalid="ignore", over="ignore"):  # checked here, by name
+            matrix = GROUPED[kind](content.reshape(shape[0], -1, size))
         self._finite(name, matrix.scale)
         self._finite(name, matrix.minimum)
         return matrix
@@ -100,57 +105,14 @@ class GgufCheckpoint(StoredCheckpoint[StoredTensor]):
         return values
 
 
+def _of_two_bytes(kind: str, content: NDArray[np.uint8]) -> NDArray[Any]:
+    """The numbers of a tensor as they are stored."""
+    return np.array(content).view(_TWO_BYTES[kind])  # a copy: see `_dense`
+
+
 def _dense(kind: str, content: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Every number of a tensor of any kind."""
     # A copy, because numbers of two or four bytes need not lie at multiples of their size.
     with np.errstate(invalid="ignore", over="ignore"):  # checked later, by name
         values: NDArray[np.float32] = dequantize(np.array(content), GGMLQuantizationType[kind])
     return values
-
-
-def _q8_0(blocks: NDArray[np.uint8]) -> GroupedMatrix:
-    """A block: a scale, then 32 signed codes. They are stored as unsigned ones, 128 more."""
-    scale = _halves(blocks, 0)
-    codes = blocks[..., 2:] ^ np.uint8(128)
-    return GroupedMatrix(_in_rows(codes), scale, -128 * scale, 8)
-
-
-def _q4_0(blocks: NDArray[np.uint8]) -> GroupedMatrix:
-    """A block: a scale, then 32 codes; code 8 stands for 0."""
-    scale = _halves(blocks, 0)
-    return GroupedMatrix(_in_rows(_nibbles(blocks[..., 2:])), scale, -8 * scale, 4)
-
-
-def _q4_1(blocks: NDArray[np.uint8]) -> GroupedMatrix:
-    """A block: a scale, a minimum, then 32 codes."""
-    codes = _in_rows(_nibbles(blocks[..., 4:]))
-    return GroupedMatrix(codes, _halves(blocks, 0), _halves(blocks, 2), 4)
-
-
-_GROUPED: dict[str, Callable[[NDArray[np.uint8]], GroupedMatrix]] = {
-    "Q8_0": _q8_0,
-    "Q4_0": _q4_0,
-    "Q4_1": _q4_1,
-}
-
-
-def _halves(blocks: NDArray[np.uint8], at: int) -> NDArray[np.float32]:
-    """The float16 at this byte of every block, [outputs, groups] float32."""
-    found: NDArray[np.float32] = (
-        np.ascontiguousarray(blocks[..., at : at + 2]).view("<f2")[..., 0].astype(np.float32)
-    )
-    return found
-
-
-def _nibbles(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The low four bits of all bytes of a block, then the high ones."""
-    half = packed.shape[-1]
-    codes = np.empty((*packed.shape[:-1], 2 * half), np.uint8)
-    np.bitwise_and(packed, 0x0F, out=codes[..., :half])
-    np.right_shift(packed, 4, out=codes[..., half:])
-    return codes
-
-
-def _in_rows(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """[outputs, groups, 32] to [outputs, inputs]"""
-    return codes.reshape(codes.shape[0], -1)

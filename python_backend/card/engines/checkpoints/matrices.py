@@ -1,4 +1,5 @@
-"""A matrix of a checkpoint, as it is stored: floating point numbers, or groups of few bits."""
+"""A matrix of a checkpoint, as it is stored: floating point numbers, groups of few bits, or several
+matrices of different kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Self
 
 _BFLOAT16_EXPONENT = 0x7F80
 """All of these bits are set in infinite values and NaN."""
@@ -25,7 +25,7 @@ class Matrix(Protocol):
     def dense(self) -> NDArray[np.float32]:
         """Every weight, [outputs, inputs] float32."""
 
-    def rows(self, chosen: NDArray[np.int64] | slice) -> Self:
+    def rows(self, chosen: NDArray[np.int64] | slice) -> Matrix:
         """The matrix of these outputs, in this order."""
 
 
@@ -73,7 +73,7 @@ class GroupedMatrix:
     codes    [outputs, inputs] uint8, from 0 to 2^bits - 1
     scale    [outputs, groups] float32
     minimum  [outputs, groups] float32
-    bits     4 or 8
+    bits     from 2 to 8
     """
 
     codes: NDArray[np.uint8]
@@ -91,11 +91,16 @@ class GroupedMatrix:
         """Inputs of one group."""
         return self.codes.shape[1] // self.scale.shape[1]
 
+    @property
+    def stored_bits(self) -> int:
+        """Bits of a code in an engine, 4 or 8."""
+        return 4 if self.bits <= 4 else 8
+
     def zero_points(self) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
         """Whole zero points and remainders, [outputs, groups] both: a weight is scale · (code -
         zero) + remainder."""
         divisor = np.where(self.scale == 0, 1, self.scale)
-        most = 2**self.bits - 1
+        most = 2**self.stored_bits - 1
         zeros = np.clip(np.round(-self.minimum / divisor), 0, most).astype(np.float32)
         remainder = self.minimum + zeros * self.scale
         return zeros.astype(np.uint8), remainder.astype(np.float32)
@@ -112,21 +117,50 @@ class GroupedMatrix:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class JoinedMatrix:
+    """The outputs of several matrices, one after another. The matrices differ in groups or bits."""
+
+    parts: tuple[Matrix, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
+
+    def dense(self) -> NDArray[np.float32]:
+        return np.concatenate([part.dense() for part in self.parts])
+
+    def rows(self, chosen: NDArray[np.int64] | slice) -> Matrix:
+        wanted = np.arange(self.shape[0])[chosen]
+        bounds = np.cumsum([0, *(part.shape[0] for part in self.parts)])
+        owner = np.searchsorted(bounds, wanted, side="right") - 1
+        runs = np.split(np.arange(len(wanted)), np.flatnonzero(np.diff(owner)) + 1)
+        return stacked(
+            [
+                self.parts[owner[run[0]]].rows(wanted[run] - bounds[owner[run[0]]])
+                for run in runs
+                if len(run)
+            ]
+        )
+
+
 def stacked(matrices: Sequence[Matrix]) -> Matrix:
     """One matrix of all outputs, one matrix after another.
 
-    The result is grouped if all matrices are, with the same group size and bits; and in sixteen
-    bits if all have the same such dtype.
+    The result is grouped if all matrices are, with the same group size and bits; in sixteen bits if
+    all have the same such dtype; joined if some are grouped and others differ.
     """
     if len(matrices) == 1:
         return matrices[0]
     dense = [matrix for matrix in matrices if isinstance(matrix, DenseMatrix)]
-    if len(dense) == len(matrices) and len({matrix.values.dtype for matrix in dense}) == 1:
-        return DenseMatrix(np.concatenate([matrix.values for matrix in dense]))
+    if len(dense) == len(matrices):
+        if len({matrix.values.dtype for matrix in dense}) == 1:
+            return DenseMatrix(np.concatenate([matrix.values for matrix in dense]))
+        return DenseMatrix(np.concatenate([matrix.dense() for matrix in matrices]))
     grouped = [matrix for matrix in matrices if isinstance(matrix, GroupedMatrix)]
     alike = len({(matrix.group, matrix.bits) for matrix in grouped}) == 1
     if len(grouped) < len(matrices) or not alike:
-        return DenseMatrix(np.concatenate([matrix.dense() for matrix in matrices]))
+        return JoinedMatrix(tuple(matrices))
     return GroupedMatrix(
         np.concatenate([matrix.codes for matrix in grouped]),
         np.concatenate([matrix.scale for matrix in grouped]),

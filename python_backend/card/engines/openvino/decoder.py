@@ -77,7 +77,7 @@ class DecoderBuilder:
         hidden = self._norm(
             ops.gather(hidden, logit_rows, integer(0)), self._checkpoint.final_norm()
         )
-        logits = self._logits(hidden, table, embedding)
+        logits = self._logits(hidden, table)
         results = [
             *([("logits", logits)] if self._ranked is None else []),
             *(self._best(logits) if self._ranks else []),
@@ -85,11 +85,9 @@ class DecoderBuilder:
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
 
-    def _logits(self, hidden: Node, table: Matrix, embedding: Node) -> Node:
+    def _logits(self, hidden: Node, table: Matrix) -> Node:
         """[rows, ids], the logits of the ranked ids."""
         head, ranked = self._checkpoint.head(), self._ranked
-        if ranked is None and head is None:
-            return ops.matmul(hidden, embedding, False, True)
         matrix = table if head is None else head
         if ranked is not None:
             matrix = matrix.rows(ranked.astype(np.int64))

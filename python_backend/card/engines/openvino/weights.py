@@ -15,7 +15,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from card.engines.checkpoints import GroupedMatrix, Matrix
+from card.engines.checkpoints import GroupedMatrix, JoinedMatrix, Matrix, in_bytes, stacked
 from card.engines.openvino.nodes import Node, integers
 from card.engines.openvino.weight_memory import WeightMemory
 
@@ -40,16 +40,24 @@ class WeightFormat(Protocol):
 
 
 class _Plain:
-    """A product by a constant."""
+    """A product by a constant. The matrix with rows that are looked up may be the head too: both
+    read one constant."""
 
     def __init__(self, memory: WeightMemory) -> None:
         self.memory = memory
+        self._table: tuple[Matrix, Node] | None = None
 
     def constant(self, matrix: Matrix) -> Node:
-        raise NotImplementedError
+        self._table = matrix, self._made(matrix)
+        return self._table[1]
 
     def product(self, inputs: Node, matrix: Matrix) -> Node:
-        return ops.matmul(inputs, self.constant(matrix), False, True)
+        shared = self._table is not None and self._table[0] is matrix
+        stored = self._table[1] if shared else self._made(matrix)
+        return ops.matmul(inputs, stored, False, True)
+
+    def _made(self, matrix: Matrix) -> Node:
+        raise NotImplementedError
 
 
 class Float32Weights(_Plain):
@@ -58,7 +66,7 @@ class Float32Weights(_Plain):
     name = "float32"
     compressed = False
 
-    def constant(self, matrix: Matrix) -> Node:
+    def _made(self, matrix: Matrix) -> Node:
         return self.memory.constant(matrix.dense(), ov.Type.f32, matrix.shape)
 
 
@@ -68,7 +76,7 @@ class Bfloat16Weights(_Plain):
     name = "bfloat16"
     compressed = False
 
-    def constant(self, matrix: Matrix) -> Node:
+    def _made(self, matrix: Matrix) -> Node:
         stored = self.memory.constant(to_bfloat16(matrix.dense()), ov.Type.bf16, matrix.shape)
         return _decompressing(ops.convert(stored, ov.Type.f32))
 
@@ -85,21 +93,29 @@ class CompressedFloat16Weights(_Plain):
     name = "float16"
     compressed = True
 
-    def constant(self, matrix: Matrix) -> Node:
+    def _made(self, matrix: Matrix) -> Node:
         stored = self.memory.constant(matrix.dense().astype(np.float16), ov.Type.f16, matrix.shape)
         return _decompressing(ops.convert(stored, ov.Type.f32))
 
 
 _CODES = {4: ov.Type.u4, 8: ov.Type.u8}
+_MOST_IN_GROUP = 64
+"""Most inputs that share a scale where codes of five and six bits become codes of eight."""
+_LEAST_IN_GROUP = 32
+_SMALL = 2 << 20
+"""Most weights of a joined matrix that becomes one matrix of bytes."""
 
 
 class GroupedWeights:
     """Codes of four or eight bits, with a scale and a zero point for each group of inputs.
 
+    Codes of five and six bits become codes of eight (`in_bytes`); other codes stay as they are.
+
     The plugin's fast products need whole zero points. A group with a minimum that is no
-    multiple of its scale (Q4_1) is cut in two: codes about the nearest whole zero point, and the
-    remainder that all its weights share. The remainder is multiplied by the sum of the group's
-    inputs. So no weight is rounded; the plugin rounds the inputs of products by codes (`compiled`).
+    multiple of its scale (Q4_1, Q4_K) is cut in two: codes about the nearest whole zero point, and
+    the remainder that all its weights share. The remainder is multiplied by the sum of the group's
+    inputs. So no weight is rounded by more than float16 rounds a remainder; the plugin rounds the
+    inputs of products by codes (`compiled`).
 
     dense  stores matrices that are not grouped
     """
@@ -110,30 +126,52 @@ class GroupedWeights:
     def __init__(self, dense: WeightFormat) -> None:
         self._dense = dense
         self.memory = dense.memory
+        self._table: tuple[Matrix, Node] | None = None
 
     def constant(self, matrix: Matrix) -> Node:
-        if isinstance(matrix, GroupedMatrix):
-            zeros, remainder = matrix.zero_points()
-            if not remainder.any():  # which only a product could add
-                return self._widened(matrix, zeros)
-        return self._dense.constant(matrix)
+        if not isinstance(matrix, GroupedMatrix):
+            return self._dense.constant(matrix)
+        stored = _stored(matrix)
+        zeros, remainder = stored.zero_points()
+        if remainder.any():  # which only a product could add
+            stored = in_bytes(matrix, _MOST_IN_GROUP)
+            return self._widened(stored, stored.zero_points()[0])
+        self._table = matrix, self._widened(stored, zeros)
+        return self._table[1]
 
     def product(self, inputs: Node, matrix: Matrix) -> Node:
+        if isinstance(matrix, JoinedMatrix):
+            return self._joined(inputs, matrix)
         if not isinstance(matrix, GroupedMatrix):
             return self._dense.product(inputs, matrix)
+        if self._table is not None and self._table[0] is matrix:
+            return ops.matmul(inputs, self._table[1], False, True)
+        matrix = _stored(matrix)
         zeros, remainder = matrix.zero_points()
         product = ops.matmul(inputs, self._widened(matrix, zeros), False, True)
         if not remainder.any():
             return product
         groups = ops.reshape(inputs, integers([0, -1, matrix.group]), True)
         sums = ops.reduce_sum(groups, integers([-1]))
-        shared = self.memory.constant(remainder, ov.Type.f32, remainder.shape)
+        halves = self.memory.constant(remainder.astype(np.float16), ov.Type.f16, remainder.shape)
+        shared = _decompressing(ops.convert(halves, ov.Type.f32))
         return ops.add(product, ops.matmul(sums, shared, False, True))
+
+    def _joined(self, inputs: Node, matrix: JoinedMatrix) -> Node:
+        """The products of all parts side by side; one product if the matrix is small, because
+        another operator then takes longer than more bytes."""
+        outputs, width = matrix.shape
+        grouped = [part for part in matrix.parts if isinstance(part, GroupedMatrix)]
+        if outputs * width <= _SMALL and len(grouped) == len(matrix.parts):
+            alike = stacked([_with_bytes(part) for part in grouped])
+            if isinstance(alike, GroupedMatrix):
+                return self.product(inputs, alike)
+        return ops.concat([self.product(inputs, part) for part in matrix.parts], -1)
 
     def _widened(self, matrix: GroupedMatrix, zeros: NDArray[np.uint8]) -> Node:
         """[outputs, inputs]: scale · (code - zero), as OpenVINO's converters write it."""
         outputs, inputs = matrix.shape
-        kind = _CODES[matrix.bits]
+        kind = _CODES[matrix.stored_bits]
         codes = self._packed(matrix.codes.reshape(outputs, -1, matrix.group), kind)
         if zeros.min() == zeros.max():
             zeros = zeros[:1, :1]
@@ -153,6 +191,15 @@ class GroupedWeights:
             pairs = np.ascontiguousarray(flat).view("<u2")
             flat = (pairs | pairs >> 4).astype(np.uint8)
         return ops.convert(self.memory.constant(flat, kind, codes.shape), ov.Type.f32)
+
+
+def _stored(matrix: GroupedMatrix) -> GroupedMatrix:
+    """The matrix with codes of as many bits as an engine has."""
+    return matrix if matrix.bits in _CODES or matrix.bits < 4 else in_bytes(matrix, _MOST_IN_GROUP)
+
+
+def _with_bytes(matrix: GroupedMatrix) -> GroupedMatrix:
+    return matrix if matrix.bits == 8 else in_bytes(matrix, _LEAST_IN_GROUP)
 
 
 COMPRESSED_FORMATS: dict[str, type[CompressedBfloat16Weights | CompressedFloat16Weights]] = {
