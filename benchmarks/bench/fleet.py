@@ -29,14 +29,14 @@ from loading.supervised import reserved_ports
 POLICIES = ("cache_aware", "round_robin")
 QUESTIONS = PROMPTS.with_name("questions.jsonl")
 OPENING_TEXTS = 6
-"""Prompts in a conversation's first turn, each later turn has one: a fifth turn has a history of more
-than 1,000 tokens."""
+"""Prompts in the first turn of a conversation; each later turn has one. A fifth turn then has a
+history of more than 1,000 tokens."""
 COLD_TURN = 5
 
 
 @dataclass
 class Conversation:
-    """cold  the turn `COLD_TURN` asked again, under another opening, so that nothing of it is kept"""
+    """cold  the turn `COLD_TURN` again, under another opening, so that nothing of it is kept"""
 
     turns: list[Turn] = field(default_factory=list)
     cold: Turn | None = None

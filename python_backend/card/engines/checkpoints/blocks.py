@@ -137,7 +137,7 @@ GROUPED: dict[str, Callable[[Bytes], GroupedMatrix]] = {
 
 
 def _matrix(codes: Bytes, scale: Numbers, minimum: Numbers, bits: int) -> GroupedMatrix:
-    """The parts of a row one after another: codes [outputs, inputs], the others [outputs, groups]"""
+    """The parts of a row in order: codes [outputs, inputs], the others [outputs, groups]."""
     outputs = len(codes)
     return GroupedMatrix(
         codes.reshape(outputs, -1),

@@ -20,8 +20,8 @@ _MOST = 255
 def in_bytes(matrix: GroupedMatrix, most_in_group: int) -> GroupedMatrix:
     """The matrix in codes of eight bits with whole zero points.
 
-    A group with codes about a middle code keeps the codes of its largest scale exactly, as multiples;
-    other weights move by at most half a step of eight bits.
+    A group with codes about a middle code keeps the codes of its largest scale exactly, as
+    multiples; other weights move by at most half a step of eight bits.
 
     most_in_group  most inputs that share a scale; fewer where that does not divide a row
     """
