@@ -1,4 +1,5 @@
-"""The router's environment, `.venv-router`: made when it is missing or its requirements changed."""
+"""Environments of their own, made when they are missing or their requirements have changed: the
+router's is `.venv-router`."""
 
 from __future__ import annotations
 
@@ -14,21 +15,28 @@ _LAST_CHARACTERS = 2000
 
 
 class EnvironmentFailedError(RuntimeError):
-    """The router cannot be installed; the message says what pip said."""
+    """The environment cannot be made; the message says what pip said."""
 
 
-def router_program(home: Path = HOME) -> Path:
+def router_program() -> Path:
     """The router's program, installed first where needed. Raises `EnvironmentFailedError`."""
-    program, stamp = home / "bin" / "smg", home / "installed"
-    wanted = sys.version + _REQUIREMENTS.read_text(encoding="utf-8")
-    if program.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
-        return program
-    print(f"Installing the router into {home.name}.", file=sys.stderr)
+    return installed(HOME, _REQUIREMENTS) / "bin" / "smg"
+
+
+def installed(home: Path, requirements: Path, *, bare: bool = True) -> Path:
+    """`home`, an environment with these requirements; `bare`: the file names all that is needed.
+    Raises `EnvironmentFailedError`."""
+    stamp = home / "installed"
+    wanted = sys.version + requirements.read_text(encoding="utf-8")
+    if stamp.is_file() and stamp.read_text(encoding="utf-8") == wanted:
+        return home
+    print(f"Installing {requirements.name} into {home.name}.", file=sys.stderr)
     _run([sys.executable, "-m", "venv", "--clear", str(home)])
     install = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-input"]
-    _run([*install, "--only-binary=:all:", "--no-deps", "--requirement", str(_REQUIREMENTS)])
+    options = ["--only-binary=:all:", *(["--no-deps"] if bare else [])]
+    _run([*install, *options, "--requirement", str(requirements)])
     stamp.write_text(wanted, encoding="utf-8")
-    return program
+    return home
 
 
 def _run(command: list[str]) -> None:
@@ -37,5 +45,5 @@ def _run(command: list[str]) -> None:
     )
     if done.returncode:
         raise EnvironmentFailedError(
-            f"the router cannot be installed: {done.stdout[-_LAST_CHARACTERS:].strip()}"
+            f"the environment cannot be made: {done.stdout[-_LAST_CHARACTERS:].strip()}"
         )
