@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from http import HTTPStatus
 from pathlib import Path
 
 import pytest
 import typer
 import yaml
+from debian_package import prometheus_programs
 from manifests import (
     APART,
     GATEWAY,
@@ -179,7 +181,7 @@ def test_pod_reaches_no_other_host(manifests: list[Manifest]) -> None:
     assert all(rule["from"] for rule in policy["ingress"])
 
 
-def test_autoscaler_asks_the_adapter_for_gauges_that_the_code_exports(
+def test_autoscaler_asks_the_adapter_for_figures_that_the_code_exports(
     manifests: list[Manifest],
 ) -> None:
     scaler, (deployment,) = (
@@ -192,9 +194,55 @@ def test_autoscaler_asks_the_adapter_for_gauges_that_the_code_exports(
     rules = yaml.safe_load(file.read_text(encoding="utf-8"))["rules"]["custom"]
     asked = {metric["pods"]["metric"]["name"] for metric in scaler["metrics"]}
     assert asked == {rule["name"]["as"] for rule in rules}
-    gauges = {family.name for family in FAMILIES if family.kind == "gauge" and not family.labels}
+    exported = {
+        f"{family.name}{suffix}"
+        for family in FAMILIES
+        for suffix in (("_sum", "_count") if family.kind == "histogram" else ("",))
+    }
     for rule in rules:
-        read = set(re.findall(r"card_\w+", rule["metricsQuery"]))
+        read = re.findall(r"(card_\w+)\{", rule["metricsQuery"])
         assert rule["seriesQuery"].partition("{")[0] in read
-        assert read <= gauges
-        assert rule["metricsQuery"].count("by (<<.GroupBy>>)") == len(read), "one value a pod"
+        assert set(read) <= exported
+        assert rule["metricsQuery"].count("{<<.LabelMatchers>>}") == len(read)
+
+
+@pytest.mark.parametrize(
+    ("queued", "first_token_s", "wait_s"),
+    [(0, 0.5, 0.5), (8, 0.5, 5.0), (0, None, 0.0)],
+    ids=["served", "queueing", "idle"],
+)
+def test_autoscaler_sees_the_wait_of_a_new_request(
+    queued: int, first_token_s: float | None, wait_s: float, tmp_path: Path
+) -> None:
+    """Sixteen slots, one request a second, each of ten seconds."""
+    file = KUBERNETES / "prometheus-adapter/values.yaml"
+    (rule,) = yaml.safe_load(file.read_text(encoding="utf-8"))["rules"]["custom"]
+    query = rule["metricsQuery"].replace("<<.GroupBy>>", "pod")
+    pod = 'namespace="card",pod="a"'
+    series = {"card_queued_requests": f"{queued}+0x9", "card_slots": "16+0x9"}
+    if first_token_s is not None:
+        for name, each_s in (
+            ("card_time_to_first_token_seconds", first_token_s),
+            ("card_request_duration_seconds", 10.0),
+        ):
+            series |= {f"{name}_sum": f"0+{each_s * 60:g}x9", f"{name}_count": "0+60x9"}
+    case = {
+        "interval": "1m",
+        "input_series": [
+            {"series": f"{name}{{{pod}}}", "values": values} for name, values in series.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": query.replace("<<.LabelMatchers>>", pod),
+                "eval_time": "9m",
+                "exp_samples": [{"labels": '{pod="a"}', "value": wait_s}],
+            }
+        ],
+    }
+    tests = tmp_path / "tests.yaml"
+    tests.write_text(yaml.safe_dump({"rule_files": [], "tests": [case]}), encoding="utf-8")
+    answer = subprocess.run(
+        [prometheus_programs() / "promtool", "test", "rules", tests],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stdout + answer.stderr

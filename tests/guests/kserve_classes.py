@@ -2,8 +2,8 @@
 
     python kserve_classes.py FILE...
 
-Prints a line of JSON for each document: kind, name, and the paths of fields that KServe's classes do
-not know. A class raises for a required field that is missing.
+Prints a line of JSON for each document: kind, name, and the paths of fields that KServe's classes
+do not know. A class raises for a required field that is missing.
 """
 
 import json
@@ -20,7 +20,7 @@ CLASSES = {
 
 
 def read(kind, value, path):
-    """The object of a type as the classes name it, and the paths in `value` that it does not know."""
+    """The object of a type as the classes name it, and the paths of unknown fields."""
     if listed := re.fullmatch(r"list\[(.+)\]", kind):
         both = [read(listed[1], one, f"{path}[{at}]") for at, one in enumerate(value)]
         return [made for made, _ in both], [found for _, unknown in both for found in unknown]
