@@ -17,10 +17,12 @@ from pathlib import Path
 import psutil
 
 from card.serving.child import bound
+from card.settings import REPOSITORY_ROOT
 from loading.supervised import open_local
 
 PORTS = ("http", "grpc", "metrics", "health", "openai")
 _ANSWER_S = 2.0
+_TOOLS = REPOSITORY_ROOT / "tools"
 
 
 class ReplicaEndedError(RuntimeError):
@@ -62,7 +64,7 @@ class Replica:
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 bound(signal.SIGTERM, command),
-                env=os.environ | dict(self.variables),
+                env=os.environ | {"PYTHONPATH": str(_TOOLS)} | dict(self.variables),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
