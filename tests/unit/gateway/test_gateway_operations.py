@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import json
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -236,3 +239,79 @@ def test_it_asks_for_as_many_descriptors_as_it_may_have(
     program = PROGRAM.format(package=package, server=server, arguments=arguments)
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert shown.stdout == "400 500\n500 500\n", shown.stderr
+
+
+SERVER_PAGE = """\
+card_queued_requests 3
+card_open_sessions{decoding="card"} 2
+card_open_sessions{decoding="autoregressive"} 1
+card_kv_block_tokens 32
+card_kv_blocks 200
+card_kv_blocks_in_use 50
+card_drafts_total{decoding="card"} 7
+card_drafted_tokens_total{decoding="card"} 20
+card_accepted_tokens_total{decoding="card"} 9
+card_accepted_at_total{position="0"} 6
+card_accepted_at_total{position="1"} 3
+"""
+
+
+class _ServerPage(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(SERVER_PAGE.encode())
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Keep the tests' output clean."""
+
+
+def load_of(url: str) -> dict[tuple[str, ...], float]:
+    """Samples of what pickers of endpoints and dashboards read: name and the label beside the
+    model's."""
+    with running_gateway(server_metrics=url) as gateway:
+        page = gateway.ask("/metrics")[2]
+    return {
+        (sample.name, *(v for k, v in sample.labels.items() if not k.startswith("model"))): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name.startswith(("nv_trt_llm", "vllm:spec_decode"))
+    }
+
+
+def test_metrics_tell_the_servers_load_under_the_names_that_pickers_read() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _ServerPage) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        load = load_of(f"http://127.0.0.1:{server.server_port}/metrics")
+        server.shutdown()
+    requests, kv = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
+    accepted = "vllm:spec_decode_num_accepted_tokens"
+    assert load == {
+        (requests, "waiting"): 3,
+        (requests, "scheduled"): 3,
+        (kv, "tokens_per"): 32,
+        (kv, "max"): 200,
+        (kv, "used"): 50,
+        (kv, "free"): 150,
+        (kv, "fraction"): 0.25,
+        ("vllm:spec_decode_num_drafts_total",): 7,
+        ("vllm:spec_decode_num_draft_tokens_total",): 20,
+        (f"{accepted}_total",): 9,
+        (f"{accepted}_per_pos_total", "0"): 6,
+        (f"{accepted}_per_pos_total", "1"): 3,
+    }
+
+
+def test_metrics_tell_no_load_when_the_server_is_away() -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        assert load_of(f"http://127.0.0.1:{unheard.getsockname()[1]}/metrics") == {}
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
+def test_router_hears_which_model_is_served(path: str) -> None:
+    with running_gateway(model="mine") as gateway:
+        status, _, text = gateway.ask(path)
+    assert (status, json.loads(text)["served_model_name"]) == (200, "mine")
