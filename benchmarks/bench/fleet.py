@@ -102,7 +102,7 @@ def _contest(
             with ThreadPoolExecutor(at_once) as pool:
                 done = list(
                     pool.map(
-                        lambda number, router=router: _converse(  # type: ignore[misc]
+                        lambda number, router=router: _converse(
                             router, number, texts, turns, max_tokens
                         ),
                         range(begin, min(begin + at_once, conversations)),

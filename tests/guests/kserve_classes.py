@@ -6,11 +6,14 @@ Prints a line of JSON for each document: kind, name, and the paths of fields tha
 do not know. A class raises for a required field that is missing.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import sys
+from typing import Any
 
-import kserve
+import kserve  # type: ignore[import-not-found]
 import yaml
 
 CLASSES = {
@@ -19,7 +22,7 @@ CLASSES = {
 }
 
 
-def read(kind, value, path):
+def read(kind: str, value: Any, path: str) -> tuple[Any, list[str]]:
     """The object of a type as the classes name it, and the paths of unknown fields."""
     if listed := re.fullmatch(r"list\[(.+)\]", kind):
         both = [read(listed[1], one, f"{path}[{at}]") for at, one in enumerate(value)]
@@ -29,10 +32,10 @@ def read(kind, value, path):
     return value, []  # what is Kubernetes' own, tests/deploy checks against its schemas
 
 
-def _read_ours(cls, value, path):
+def _read_ours(cls: Any, value: Any, path: str) -> tuple[Any, list[str]]:
     names = {written: name for name, written in cls.attribute_map.items()}
     unknown = [f"{path}.{written}" for written in value if written not in names]
-    fields = {}
+    fields: dict[str, Any] = {}
     for written, part in value.items():
         if written in names:
             name = names[written]
@@ -41,7 +44,7 @@ def _read_ours(cls, value, path):
     return cls(**fields), unknown
 
 
-def main():
+def main() -> None:
     for file in sys.argv[1:]:
         with open(file, encoding="utf-8") as text:
             for document in yaml.safe_load_all(text):
