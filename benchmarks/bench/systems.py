@@ -91,8 +91,8 @@ SYSTEMS |= _unused()
 
 
 def systems_for(settings: Settings) -> dict[str, System]:
-    """The systems that this pair can run, as their papers have them: a draft makes one token a pass,
-    but for `auto` and the systems of blocks. These need a draft with masks."""
+    """The systems that this pair can run, as their papers have them: a draft makes one token a
+    pass, but for `auto` and the systems of blocks. These need a draft with masks."""
     has_masks = bool(settings.draft.mask_ids)
     return {
         name: system if name == "auto" else _step_by_step(system)
