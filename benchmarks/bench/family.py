@@ -12,7 +12,7 @@ from bench.contest import LineUp, Stage, contest
 from bench.figures import Question
 from bench.line_up import line_up_in_process, line_up_served
 from bench.served import ServerError
-from bench.systems import SYSTEMS
+from bench.systems import SYSTEMS, systems_for
 from card.speculation.pacing import PLAIN
 
 SystemName = Enum("SystemName", {name: name for name in SYSTEMS}, type=str)  # type: ignore[misc]
@@ -35,9 +35,12 @@ def family(
 ) -> None:
     """Measure the systems of the literature, each built from our parts, on the same weights."""
     wanted = {name.value for name in system or SystemName} | {PLAIN}
-    systems = {name: found for name, found in SYSTEMS.items() if name in wanted}
 
     def line_up(stage: Stage) -> LineUp:
+        possible = systems_for(stage.pair.settings)
+        systems = {name: found for name, found in possible.items() if name in wanted}
+        if without := sorted(wanted - systems.keys()):
+            stage.skipped.append(f"{', '.join(without)}: the draft names no masks (pard_token)")
         found = line_up_in_process(stage.stack, stage.pair, systems)
         far = {name: one for name, one in systems.items() if one.on_a_device}
         try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from card.settings import Settings
 from card.speculation.acceptance import RULES
 from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
@@ -60,6 +61,13 @@ SYSTEMS: dict[str, System] = {
     "ssd": System("ssd", speculation={"width": 12}),
     "sled": System(_TURNS, gammas=(2, 4, 8), on_a_device=True),
     "fly": System(acceptance="loose", speculation={"rows": 16}),
+    # One pass of a draft with masks makes a block.
+    "pard": System(
+        _TURNS, speculation={"drafter": "parallel", "growth": "best_first"}, gammas=(4, 6, 12)
+    ),
+    "diffuspec": System(
+        _TURNS, speculation={"drafter": "parallel", "growth": "lattice"}, gammas=(4, 6, 12)
+    ),
 }
 """By the name that rows have. The others are compared with the first."""
 
@@ -80,3 +88,18 @@ def _unused() -> dict[str, System]:
 
 
 SYSTEMS |= _unused()
+
+
+def systems_for(settings: Settings) -> dict[str, System]:
+    """The systems that this pair can run, as their papers have them: a draft makes one token a
+    pass, but for `auto` and the systems of blocks. These need a draft with masks."""
+    has_masks = bool(settings.draft.mask_ids)
+    return {
+        name: system if name == "auto" else _step_by_step(system)
+        for name, system in SYSTEMS.items()
+        if has_masks or system.speculation.get("drafter") != "parallel"
+    }
+
+
+def _step_by_step(system: System) -> System:
+    return replace(system, speculation={"drafter": "tree", **system.speculation})

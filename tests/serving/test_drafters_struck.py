@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,21 @@ SAMPLINGS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.8, "seed": 5})
 
 @dataclass(frozen=True)
 class Drafter:
-    """What settings name, and the model in whose process it runs."""
+    """What settings name, and the model in whose process it runs. The draft of `parallel` was not
+    trained for masks."""
 
     speculation: dict[str, Any]
     victim: str = "draft"
+    draft: dict[str, Any] = field(default_factory=dict)
 
 
 DRAFTERS = {
     "cascade": Drafter({"drafter": "cascade", "ngram_tokens": 10}),
     "hierarchy": Drafter({"drafter": "hierarchy", "proposals": "phrases", "query": "subtree"}),
     "phrases": Drafter({"drafter": "phrases"}, "target"),
+    "parallel": Drafter(
+        {"drafter": "parallel", "growth": "lattice", "block": 6}, draft={"mask_ids": [3000]}
+    ),
     "ngram": Drafter({"drafter": "ngram", "query": "subtree"}, "target"),
 }
 
@@ -57,6 +62,7 @@ def struck(
     smaller: Path = tmp_path_factory.mktemp("draft-small")
     cut(PAIR / "target", smaller, [0])
     settings: Overrides = {
+        "draft": drafter.draft,
         "draft_small": {"path": str(smaller)},
         "speculation": {"num_draft_tokens": 4, **drafter.speculation},
     }
