@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, TokenType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType
 from numpy.typing import NDArray
 
 from model_files.gguf.header import read_header
@@ -61,6 +61,7 @@ def write_model(
     tokens = list(known["tokenizer.ggml.tokens"])
     more = max(0, (vocabulary or 0) - len(tokens))
     _write_shape(writer, shape)
+    writer.add_file_type(LlamaFileType[f"MOSTLY_{recipe}"])  # OpenVINO GenAI reads no file without
     fields: dict[str, Any] = {name: known[f"tokenizer.ggml.{name}"] for name in _TOKENIZER}
     writer.add_tokenizer_model(fields["model"])
     writer.add_tokenizer_pre(fields["pre"])
