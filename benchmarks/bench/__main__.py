@@ -1,4 +1,4 @@
-"""What `scripts/bench` runs: `suite`, `family`, `streams` and `fleet`."""
+"""What `scripts/bench` runs: `suite`, `family`, `streams`, `fleet` and `shapes`."""
 
 
 def main() -> None:
@@ -7,6 +7,7 @@ def main() -> None:
 
     from bench.family import family
     from bench.fleet import fleet
+    from bench.shapes import shapes
     from bench.streams import streams
     from bench.suite import suite
 
@@ -16,7 +17,7 @@ def main() -> None:
         no_args_is_help=True,
         help="Measure how fast this machine decodes.",
     )
-    for command in (suite, family, streams, fleet):
+    for command in (suite, family, streams, fleet, shapes):
         app.command()(command)
     app(prog_name="scripts/bench")
 

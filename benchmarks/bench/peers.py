@@ -19,6 +19,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+import psutil
 from tokenizers import Tokenizer
 
 from bench.in_process import InProcess, text_of
@@ -93,40 +94,40 @@ def line_up_peer(peer: Peer, pair: InProcess, tokenizer: Tokenizer) -> Iterator[
     target, draft = pair.settings.target.path, pair.settings.draft.path
     if not peer.converts and target.suffix != ".gguf":
         raise PeerError(f"{peer.name} runs GGUF files, and this target is another model")
-    python = _install(peer)
+    python = install(peer)
     models = [target, draft]
     if peer.converts:
         models = [convert(peer, python, model, target) for model in models]
     exact = resolve_dtype(pair.settings.target.dtype) == "float32"
     dtype = "float32" if exact else "bfloat16"
-    worker = _Worker(
-        peer.name,
-        [
-            str(python),
-            str(peer.scripts / f"{peer.name}_worker.py"),
-            *("--target", str(models[0]), "--draft", str(models[1]), "--dtype", dtype),
-            *(
-                "--context",
-                str(pair.settings.limits.context_tokens),
-                "--threads",
-                str(usable_cores()),
-            ),
-        ],
-    )
+    worker = start(peer, python, models, dtype, pair.settings.limits.context_tokens)
     try:
         yield [_contender(worker, mode, tokenizer) for mode in peer.modes]
     finally:
         worker.stop()
 
 
-def _contender(worker: _Worker, mode: Mode, tokenizer: Tokenizer) -> Contender:
+def start(peer: Peer, python: Path, models: Sequence[Path], dtype: str, context: int) -> Worker:
+    """A worker that has loaded its models: the target and the draft. Raises `PeerError`."""
+    target, draft = map(str, models)
+    return Worker(
+        peer.name,
+        [
+            *(str(python), str(peer.scripts / f"{peer.name}_worker.py")),
+            *("--target", target, "--draft", draft, "--dtype", dtype),
+            *("--context", str(context), "--threads", str(usable_cores())),
+        ],
+    )
+
+
+def _contender(worker: Worker, mode: Mode, tokenizer: Tokenizer) -> Contender:
     def complete(task: Task) -> Measurement:
         return worker.complete(task, mode, tokenizer)
 
     return Contender(mode.system, "peer", 1, mode.assistant_tokens, complete=complete)
 
 
-class _Worker:
+class Worker:
     """A peer's process; one request at a time."""
 
     def __init__(self, name: str, command: Sequence[str]) -> None:
@@ -159,21 +160,28 @@ class _Worker:
             "temperature": task.temperature,
             "seed": task.seed,
         }
-        answer = self._ask(request)
-        if "error" in answer:
-            raise PeerError(f"{self._name} {mode.mode}: {answer['error']}")
+        answer = self.ask(request)
         tokens = answer["tokens"]
         text, seconds = text_of(tokenizer, task, tokens), answer["seconds"]
         return Measurement(text, tuple(tokens), len(tokens), seconds, answer["first_token_s"])
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request (`peers/answering.py`). Raises `PeerError`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise PeerError(f"{self._name}: the worker ended") from None
-        return self._read()
+        answer = self._read()
+        if "error" in answer:
+            raise PeerError(f"{self._name} {request['mode']}: {answer['error']}")
+        return answer
+
+    @property
+    def memory_mib(self) -> int:
+        """Resident memory of the process, mapped files included."""
+        return int(psutil.Process(self._process.pid).memory_info().rss) >> 20
 
     def _read(self) -> dict[str, Any]:
         # One whole line comes for each request, so nothing of the next is ever buffered.
@@ -201,7 +209,7 @@ class _Worker:
         self._log.close()
 
 
-def _install(peer: Peer) -> Path:
+def install(peer: Peer) -> Path:
     """The environment's interpreter; made when its requirements have changed."""
     home = peer.home / peer.name
     python, stamp = home / "bin" / "python", home / "installed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -15,17 +16,22 @@ GREEDY = {"temp": 0.0}
 
 
 class Peer:
-    """The target twice: only to verify candidates it keeps the logits of all rows of a pass."""
+    """The target, and a second time for prompt lookup, which wants the logits of all rows of a
+    pass."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        common: dict[str, Any] = {
+        self._target = options.target
+        self._common: dict[str, Any] = {
             "n_ctx": options.context,
             "n_threads": options.threads,
             "n_threads_batch": options.threads,
             "verbose": False,
         }
-        self._plain = Llama(options.target, **common)
-        self._verifying = Llama(options.target, logits_all=True, **common)
+        self._plain = Llama(self._target, **self._common)
+
+    @cached_property
+    def _verifying(self) -> Llama:
+        return Llama(self._target, logits_all=True, **self._common)
 
     def __call__(self, request: dict[str, Any]) -> Answer:
         llama = self._plain

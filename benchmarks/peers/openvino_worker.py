@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,24 +16,29 @@ _ALL_AT_ONCE = 2**31
 
 
 class Peer:
-    """One pipeline without a draft and one with it; both models are loaded in each."""
+    """One pipeline without a draft, and one with it that is loaded when it is first asked for."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        properties = {
+        self._options = options
+        self._properties = {
             "INFERENCE_PRECISION_HINT": {"bfloat16": "bf16", "float32": "f32"}[options.dtype],
             "INFERENCE_NUM_THREADS": options.threads,
             "NUM_STREAMS": 1,
         }
+        self._plain = self._pipeline()
 
-        def pipeline(**draft: Any) -> Any:
-            return openvino_genai.LLMPipeline(
-                options.target, "CPU", scheduler_config=_scheduling(), **draft, **properties
-            )
+    def _pipeline(self, **draft: Any) -> Any:
+        return openvino_genai.LLMPipeline(
+            self._options.target, "CPU", scheduler_config=_scheduling(), **draft, **self._properties
+        )
 
-        draft = openvino_genai.draft_model(options.draft, "CPU", **properties)
-        self._pipelines = {"generate": pipeline(), "speculative": pipeline(draft_model=draft)}
+    @cached_property
+    def _speculative(self) -> Any:
+        draft = openvino_genai.draft_model(self._options.draft, "CPU", **self._properties)
+        return self._pipeline(draft_model=draft)
 
     def __call__(self, request: dict[str, Any]) -> Answer:
+        pipeline = self._plain if request["mode"] == "generate" else self._speculative
         config = openvino_genai.GenerationConfig()
         config.max_new_tokens = request["max_tokens"]
         config.ignore_eos = True
@@ -45,7 +51,7 @@ class Peer:
             config.num_assistant_tokens = request["assistant_tokens"]
         prompt = openvino.Tensor(np.array([request["prompt"]], np.int64))
         started = time.perf_counter()
-        result = self._pipelines[request["mode"]].generate(prompt, config)
+        result = pipeline.generate(prompt, config)
         seconds = time.perf_counter() - started
         first_token_s = 1e-3 * result.perf_metrics.get_ttft().mean
         return Answer(list(result.tokens[0]), seconds, first_token_s)

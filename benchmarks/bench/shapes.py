@@ -1,0 +1,133 @@
+"""`bench shapes`: random models of Llama 3's shapes, ours beside llama.cpp and OpenVINO GenAI."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from bench import terminal
+from bench.conditions import where_and_when
+from bench.peers import PEERS, Mode, Peer, PeerError, Worker, install, start
+from bench.shape_models import HEAD_KINDS, SHAPES, write_model
+from card.settings import load_settings
+
+ShapeName = Enum("ShapeName", {name: name for name in SHAPES}, type=str)  # type: ignore[misc]
+
+_OURS = Peer("card", [], [Mode("card", "generate")])
+_SHORT, _LONG = 12, 256
+"""Tokens of the prompt that a text continues, and of the prompt for the speed of reading."""
+_CONTEXT = 1024
+_ROWS = (1, 4, 8)
+_ROUNDS = 3
+
+
+def shapes(
+    shape: Annotated[ShapeName, typer.Option(help="Llama 3's shape.")],
+    types: Annotated[
+        str, typer.Option("--type", help="Types of GGUF files, separated by commas.")
+    ] = "q4_0,q4_k_m",
+    vocabulary: Annotated[
+        int | None, typer.Option(min=1, help="Ids of the vocabulary.", show_default="49152")
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=8, help="Tokens of a text.")] = 24,
+    json_file: Annotated[Path | None, typer.Option("--json", callback=terminal.writable)] = None,
+    peers: Annotated[bool, typer.Option(help="Measure peers too.")] = True,
+) -> None:
+    """Measure decoding, prompts, memory and start of large models, beside peers, in turns."""
+    recipes = [name.strip().upper() for name in types.split(",")]
+    allowed = ["Q4_K_M"] if shape.value == "8b" else list(HEAD_KINDS)
+    if wrong := [name for name in recipes if name not in allowed]:
+        raise typer.BadParameter(
+            f"{', '.join(wrong)}; shape {shape.value} has {', '.join(allowed)}", param_hint="--type"
+        )
+    load_before, console, found = round(os.getloadavg()[0], 2), Console(), []
+    with terminal.said_in_one_line():
+        for recipe in recipes:
+            with TemporaryDirectory(prefix="card-bench-shape-", dir="/var/tmp") as home:
+                file = Path(home) / f"{shape.value}-{recipe}.gguf"
+                tokenizer_of = load_settings().target.path
+                write_model(file, SHAPES[shape.value], recipe, tokenizer_of, vocabulary)
+                for row in _measured(file, tokens, (_OURS, *PEERS.values()) if peers else (_OURS,)):
+                    found.append({"shape": shape.value, "type": recipe, **row})
+                    console.print_json(data=found[-1])
+    if json_file is not None:
+        content = {**where_and_when(load_before), "rows": found}
+        json_file.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _measured(file: Path, tokens: int, peers: Sequence[Peer]) -> Iterator[dict[str, Any]]:
+    """A row of figures for each system that can run the file; the others say why not."""
+    running: dict[str, Worker] = {}
+    rows: dict[str, dict[str, Any]] = {}
+    try:
+        for peer in peers:
+            try:
+                with _ready_in(rows.setdefault(peer.name, {"system": peer.name})):
+                    running[peer.name] = start(
+                        peer, install(peer), (file, file), "float32", _CONTEXT
+                    )
+            except PeerError as error:
+                rows[peer.name]["skipped"] = str(error)
+        measured: dict[str, dict[str, list[float]]] = {name: {} for name in running}
+        for round_ in range(_ROUNDS + 1):
+            for name, worker in running.items():
+                for figure, value in _texts(name, worker, tokens):
+                    if round_:  # the first round warms up
+                        measured[name].setdefault(figure, []).append(value)
+        for name, worker in running.items():
+            rows[name] |= {
+                figure: round(median(all_), 3) for figure, all_ in measured[name].items()
+            }
+            rows[name]["memory_mib"] = worker.memory_mib
+            rows[name]["file_mib"] = file.stat().st_size >> 20
+            if name == _OURS.name:
+                rows[name]["pass_ms"] = {n: _pass_ms(worker, n) for n in _ROWS}
+    finally:
+        for worker in running.values():
+            worker.stop()
+    yield from rows.values()
+
+
+@contextmanager
+def _ready_in(row: dict[str, Any]) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    row["ready_s"] = round(time.perf_counter() - began, 1)
+
+
+def _texts(name: str, worker: Worker, tokens: int) -> Iterator[tuple[str, float]]:
+    """Figures of one round: tokens/s behind the first token, and of reading a prompt."""
+    for mode, figure in (("generate", "tokens_per_s"), ("ngram", "tokens_per_s_ngrams")):
+        if mode == "generate" or name == _OURS.name:
+            answer = worker.ask(_request(mode, _SHORT, tokens))
+            yield figure, (tokens - 1) / (answer["seconds"] - answer["first_token_s"])
+            if mode == "generate":
+                yield "first_token_s", answer["first_token_s"]
+    answer = worker.ask(_request("generate", _LONG, 2))
+    yield "prompt_tokens_per_s", _LONG / answer["first_token_s"]
+
+
+def _pass_ms(worker: Worker, rows: int) -> float:
+    return round(1e3 * float(worker.ask(_request("rows", rows, 1))["seconds"]), 2)
+
+
+def _request(mode: str, prompt: int, tokens: int) -> dict[str, Any]:
+    return {
+        "mode": mode,
+        "assistant_tokens": None,
+        "prompt": [100 + 7 * at for at in range(prompt)],
+        "max_tokens": tokens,
+        "temperature": 0.0,
+        "seed": 0,
+    }
