@@ -11,18 +11,25 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
+    Olmo2Config,
+    Phi3Config,
     PretrainedConfig,
     PreTrainedModel,
     Qwen2Config,
     Qwen3Config,
+    SmolLM3Config,
+    Starcoder2Config,
 )
 from transformers.utils import logging as transformers_logging
 
@@ -31,6 +38,8 @@ from card.engines import Engine, SequenceTokens
 VOCABULARY = 96
 CONTEXT = 512
 SLIDING_WINDOW = 128
+NARROW_WINDOW = 24
+"""Of models with rows beyond their window in a text of a hundred tokens."""
 
 _SHAPE = {
     "vocab_size": VOCABULARY,
@@ -52,6 +61,29 @@ _LLAMA3_ROPE = {
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
+}
+
+_YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+_LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0, 1.2, 1.5, 2.0, 2.5, 3.0],
+    "long_factor": [1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
+}
+_NO_SPECIAL: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+"""For families with default ids beyond `VOCABULARY`."""
+_GEMMA_SHAPE: dict[str, Any] = _SHAPE | {
+    "num_hidden_layers": 3,
+    "head_dim": 16,
+    "tie_word_embeddings": True,
+    "sliding_window": NARROW_WINDOW,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "query_pre_attn_scalar": 20,
 }
 
 FAMILIES: dict[str, PretrainedConfig] = {
@@ -76,6 +108,51 @@ FAMILIES: dict[str, PretrainedConfig] = {
     "qwen2": Qwen2Config(**_SHAPE, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
     "qwen2_tied": Qwen2Config(**_SHAPE | {"tie_word_embeddings": True}),
     "qwen3": Qwen3Config(**_SHAPE, head_dim=20),
+    "mistral_narrow": MistralConfig(**_SHAPE, sliding_window=NARROW_WINDOW, head_dim=16),
+    "qwen3_sliding": Qwen3Config(
+        **_SHAPE,
+        head_dim=20,
+        use_sliding_window=True,
+        sliding_window=NARROW_WINDOW,
+        max_window_layers=1,
+    ),
+    "qwen3_yarn": Qwen3Config(
+        **_SHAPE, head_dim=32, rope_parameters=dict(_YARN_ROPE), pad_token_id=None
+    ),
+    "gemma3_text": Gemma3TextConfig(
+        **_GEMMA_SHAPE,
+        rope_parameters={
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+    "gemma3_text_capped": Gemma3TextConfig(**_GEMMA_SHAPE, final_logit_softcapping=3.0),
+    "phi3": Phi3Config(
+        **_SHAPE,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        sliding_window=NARROW_WINDOW,
+        **_NO_SPECIAL,
+    ),
+    "phi3_longrope": Phi3Config(
+        **_SHAPE,
+        rope_parameters=_LONG_ROPE,
+        original_max_position_embeddings=256,
+        **_NO_SPECIAL,
+    ),
+    "smollm3": SmolLM3Config(
+        **_SHAPE | {"num_hidden_layers": 4, "tie_word_embeddings": True}, **_NO_SPECIAL
+    ),
+    "granite": GraniteConfig(
+        **_SHAPE,
+        embedding_multiplier=1.7,
+        attention_multiplier=0.4,
+        residual_multiplier=0.6,
+        logits_scaling=0.5,
+    ),
+    "olmo2": Olmo2Config(**_SHAPE, **_NO_SPECIAL),
+    "starcoder2": Starcoder2Config(
+        **_SHAPE | {"tie_word_embeddings": True}, sliding_window=NARROW_WINDOW, **_NO_SPECIAL
+    ),
 }
 """One configuration per shape that the engine promises to run, by name."""
 

@@ -1,42 +1,38 @@
-"""A model's shape, read from the configuration of a Llama-family decoder. The configuration has the
+"""A model's shape, read from its configuration. The configuration has the
 names of Hugging Face's ``config.json`` in every file format."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from card.engines.families import ELSEWHERE, FAMILIES, Family
 from card.engines.interface import EngineError
+from card.engines.positions import (
+    LayerPositions,
+    RopeScaling,
+    number,
+    read_positions,
+    whole_number,
+)
 from card.engines.quantised import check_not_quantised
-from model_files import ModelFilesError, model_files_of, sliding_window
-
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""Supported ``model_type`` values (SmolLM and TinyLlama are ``llama``)."""
-
-ROPE_TYPES = ("default", "linear", "llama3")
-
-
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """Parameters of the rotary embedding; four of them belong to ``llama3``.
-
-    divisors  [head size / 2], divisors of the frequencies, which GGUF files have in place of
-              ``llama3``'s parameters; empty: none
-    """
-
-    kind: str
-    theta: float
-    factor: float = 1.0
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    original_context: int = 8192
-    divisors: tuple[float, ...] = ()
+from model_files import ModelFilesError, model_files_of
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The parameters of a checkpoint's decoder."""
+    """The parameters of a checkpoint's decoder.
+
+    rope              of the first layer with positions
+    positions         of each layer; empty: every layer has `rope` and no window
+    activation        of the network: ``silu``; ``gelu``: with tanh (arXiv 1606.08415)
+    attention_scale   of the scores; 0: one over the root of the size of a head
+    embedding_scale, residual_scale, logit_scale
+                      factors of the embedding, of what attention and network add, of the logits
+    logit_cap         logits are cap · tanh(logits / cap); 0: they are not
+    """
 
     family: str
     vocabulary: int
@@ -51,6 +47,38 @@ class Architecture:
     tied_embeddings: bool
     query_key_norm: bool
     rope: RopeScaling
+    positions: tuple[LayerPositions, ...] = ()
+    activation: str = "silu"
+    attention_scale: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    logit_cap: float = 0.0
+
+    @property
+    def description(self) -> Family:
+        """What sets its family apart."""
+        return FAMILIES[self.family]
+
+    @property
+    def score_scale(self) -> float:
+        """Factor of the scores of attention."""
+        return self.attention_scale or self.head_size**-0.5
+
+    def at(self, layer: int) -> LayerPositions:
+        """The positions of a layer."""
+        return self.positions[layer] if self.positions else LayerPositions(self.rope)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its layers are Llama's, with biases or norms of heads at most. Only such layers
+        are smoothed, and run on CUDA."""
+        return self.description.on_cuda
+
+    @property
+    def windows(self) -> set[int]:
+        """Sizes of the windows of its layers."""
+        return {it.window for it in self.positions if it.window is not None}
 
     @property
     def group(self) -> int:
@@ -59,7 +87,13 @@ class Architecture:
 
 
 _LARGE = 1e12
-"""Greater than any published factor or base of positions."""
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_new": "gelu",
+}
+"""By Hugging Face's names."""
 
 
 def read_architecture(path: Path) -> Architecture:
@@ -76,6 +110,7 @@ def read_architecture(path: Path) -> Architecture:
     if family not in FAMILIES:
         raise EngineError(
             f"{file}: model family {family!r} is not supported; allowed: {', '.join(FAMILIES)}"
+            f"{ELSEWHERE}"
         )
     try:
         return _architecture(family, config)
@@ -85,96 +120,69 @@ def read_architecture(path: Path) -> Architecture:
         raise EngineError(f"{file}: {error}") from error
 
 
-def _architecture(family: str, config: dict[str, Any]) -> Architecture:
-    activation = config.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise ValueError(f"hidden_act {activation!r} is not supported; allowed: silu")
-    heads = _positive(config, "num_attention_heads")
-    kv_heads = _positive(config, "num_key_value_heads", default=heads)
-    hidden = _positive(config, "hidden_size")
+def _architecture(name: str, config: dict[str, Any]) -> Architecture:
+    family = FAMILIES[name]
+    activation = config.get(family.activation) or family.default_activation
+    if activation not in _ACTIVATIONS:
+        allowed = ", ".join(_ACTIVATIONS)
+        raise ValueError(f"{family.activation} {activation!r} is not supported; allowed: {allowed}")
+    for field in ("attn_logit_softcapping", "use_bidirectional_attention"):
+        if config.get(field):
+            raise ValueError(f"{field} is {config[field]!r}, which is not supported{ELSEWHERE}")
+    heads = whole_number(config, "num_attention_heads")
+    kv_heads = whole_number(config, "num_key_value_heads", default=heads)
+    hidden = whole_number(config, "hidden_size")
     if heads % kv_heads:
         raise ValueError(
             f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
-    head_size = _positive(config, "head_dim", default=max(1, hidden // heads))
+    head_size = whole_number(config, "head_dim", default=max(1, hidden // heads))
     if head_size % 2:
         raise ValueError(f"heads of {head_size} numbers are not supported; allowed: even sizes")
-    context = _positive(config, "max_position_embeddings")
-    if sliding_window(config) is not None:
-        context = min(context, _positive(config, "sliding_window"))
+    layers = whole_number(config, "num_hidden_layers")
+    positions = read_positions(family, config, layers, head_size)
+    ropes = [it.rope for it in positions if it.rope is not None]
     return Architecture(
-        family=family,
-        vocabulary=_positive(config, "vocab_size"),
+        family=name,
+        vocabulary=whole_number(config, "vocab_size"),
         hidden=hidden,
-        layers=_positive(config, "num_hidden_layers"),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
-        intermediate=_positive(config, "intermediate_size"),
-        norm_epsilon=_number(config, "rms_norm_eps", 0.0, 1.0),
-        context=context,
-        tied_embeddings=_switch(config, "tie_word_embeddings"),
-        query_key_norm=family == "qwen3",
-        rope=_rope(config),
+        intermediate=whole_number(config, "intermediate_size"),
+        norm_epsilon=number(config, family.epsilon, 0.0, 1.0),
+        context=whole_number(config, "max_position_embeddings"),
+        tied_embeddings=_switch(config, "tie_word_embeddings", family.tied),
+        query_key_norm=bool(family.query_key_norm),
+        rope=ropes[0] if ropes else RopeScaling("default", 10000.0),
+        positions=positions,
+        activation=_ACTIVATIONS[activation],
+        **_scales(family, config, hidden),
     )
 
 
-def _switch(config: dict[str, Any], field: str) -> bool:
-    """Whether `field` is true; absent or null means false."""
+def _scales(family: Family, config: dict[str, Any], hidden: int) -> dict[str, float]:
+    """Factors that a family has, from the fields of its configuration."""
+
+    def factor(field: str, default: float = 1.0) -> float:
+        value = config.get(field)
+        return number({field: default if value is None else value}, field, 1e-9, _LARGE)
+
+    scales = {name: factor(field) for name, field in family.factors.items()}
+    scales |= {name: 1 / factor(field) for name, field in family.divisors.items()}
+    if family.roots_embedding:
+        scales["embedding_scale"] = math.sqrt(hidden)
+    if family.query_scalar is not None:
+        scales["attention_scale"] = factor(*family.query_scalar) ** -0.5
+    if config.get("final_logit_softcapping"):
+        scales["logit_cap"] = factor("final_logit_softcapping")
+    return scales
+
+
+def _switch(config: dict[str, Any], field: str, default: bool) -> bool:
+    """Whether `field` is true; absent or null means `default`."""
     value = config.get(field)
     if not isinstance(value, bool | None):
         raise ValueError(f"{field} is {value!r}; allowed: true, false")
-    return bool(value)
-
-
-def _positive(config: dict[str, Any], field: str, default: int | None = None) -> int:
-    """The whole number `field`; absent or null means `default`, if there is one."""
-    value = config[field] if default is None else config.get(field)
-    number = default if value is None else value
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise ValueError(f"{field} is {value!r}; allowed: whole numbers of at least 1")
-    return number
-
-
-def _rope(config: dict[str, Any]) -> RopeScaling:
-    # transformers 5 writes rope_parameters; before, rope_theta stood beside rope_scaling.
-    found = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(found, dict) or any(isinstance(value, dict) for value in found.values()):
-        raise ValueError(f"rope_parameters {found!r} are not supported; allowed: one set of them")
-    found = {field: value for field, value in found.items() if value is not None}
-    kind = found.get("rope_type", found.get("type", "default"))
-    if kind not in ROPE_TYPES:
-        raise ValueError(f"rope_type {kind!r} is not supported; allowed: {', '.join(ROPE_TYPES)}")
-    rotated = found.get("partial_rotary_factor", config.get("partial_rotary_factor"))
-    if rotated is not None and rotated != 1:
-        raise ValueError("partial_rotary_factor other than 1 is not supported")
-    given = {"rope_theta": 10000, "factor": 1, "low_freq_factor": 1, "high_freq_factor": 4}
-    given |= {field: value for field, value in config.items() if value is not None} | found
-    low = _number(given, "low_freq_factor", 1.0, _LARGE)
-    high = _number(given, "high_freq_factor", 1.0, _LARGE)
-    if kind == "llama3" and high <= low:
-        raise ValueError(f"high_freq_factor {high} must be greater than low_freq_factor {low}")
-    return RopeScaling(
-        kind=kind,
-        theta=_number(given, "rope_theta", 1.0, _LARGE),
-        factor=_number(given, "factor", 1.0, _LARGE),
-        low_frequency_factor=low,
-        high_frequency_factor=high,
-        original_context=_positive(found, "original_max_position_embeddings", default=8192),
-        divisors=_divisors(found),
-    )
-
-
-def _divisors(rope: dict[str, Any]) -> tuple[float, ...]:
-    divisors = rope.get("frequency_divisors", [])
-    if not all(isinstance(it, float) and 1 / _LARGE < it < _LARGE for it in divisors):
-        raise ValueError("the divisors of the rotary frequencies are not all positive numbers")
-    return tuple(divisors)
-
-
-def _number(config: dict[str, Any], field: str, least: float, most: float) -> float:
-    """The number `field`, which must be there."""
-    value = config[field]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise ValueError(f"{field} is {value!r}; allowed: numbers from {least:g} to {most:g}")
-    return float(value)
+    return default if value is None else value

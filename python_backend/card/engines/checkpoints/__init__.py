@@ -11,4 +11,4 @@ from card.engines.checkpoints.opening import open_checkpoint
 from card.engines.checkpoints.quantised import QuantisedCheckpoint, group_of, quantised
 from card.engines.checkpoints.regrouped import in_bytes
 from card.engines.checkpoints.smoothed import SmoothedCheckpoint, worth_smoothing
-from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTensors
+from card.engines.checkpoints.tensors import Checkpoint, LayerTensors, LinearTensors, Norm

@@ -66,7 +66,7 @@ def _rotated(
     """[tokens, heads, head_size], normalised in families that normalise."""
     if norm is not None:
         heads = _norm(a, heads, norm)
-    cosine, sine = rotary_tables(a, len(heads))
+    cosine, sine = rotary_tables(a.rope, a.head_size, len(heads))
     turned: NDArray[np.float64] = heads * cosine + np.roll(heads, a.head_size // 2, -1) * sine
     return turned
 

@@ -20,14 +20,11 @@ from card.engines.checkpoints.matrices import DenseMatrix, Matrix, is_finite
 from card.engines.checkpoints.stored import StoredCheckpoint
 from card.engines.interface import EngineError
 from model_files import ModelFilesError
-from model_files.gguf.configuration import FREQUENCY_DIVISORS
+from model_files.gguf.configuration import DIVISORS
 from model_files.gguf.header import StoredTensor, read_header
 
 KINDS = ("F32", "F16", "BF16", *GROUPED)
 """Supported types of tensors."""
-ROTATED_PAIRS = ("llama", "mistral")
-"""Families for which llama.cpp reorders the rows of query and key: it rotates neighbours, and the
-decoder rotates a number of a head's first half with one of its second half."""
 
 _TWO_BYTES = {"F16": "<f2", "BF16": "<u2"}
 """As `DenseMatrix` holds them."""
@@ -62,11 +59,11 @@ class GgufCheckpoint(StoredCheckpoint[StoredTensor]):
         return None if found is None else int(found[1])
 
     def _is_idle(self, own: str) -> bool:
-        return own == FREQUENCY_DIVISORS or _ROTATION.fullmatch(own) is not None
+        return own in DIVISORS or _ROTATION.fullmatch(own) is not None
 
     def _order(self, heads: int) -> NDArray[np.int64] | slice:
         a = self._architecture
-        if a.family not in ROTATED_PAIRS:
+        if not a.description.rotated_pairs:
             return slice(None)
         rows = np.arange(heads * a.head_size)
         return rows.reshape(heads, a.head_size // 2, 2).swapaxes(1, 2).reshape(-1)

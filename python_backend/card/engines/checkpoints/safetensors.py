@@ -53,7 +53,8 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Hugging Face's names by GGUF's names, where they differ."""
+"""Hugging Face's names by GGUF's names, in Llama's decoder."""
+_FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _LAYER = re.compile(r"model\.layers\.(\d+)\.")
 _FREQUENCIES = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
 
@@ -73,17 +74,20 @@ class SafetensorsCheckpoint(StoredCheckpoint[_Stored]):
 
     implied_by = "config.json"
     depth_is = "config.json says num_hidden_layers"
+    norms_may_lack_one = True
 
     def __init__(self, directory: Path, architecture: Architecture) -> None:
         found = _stored_in(directory)
         for name, stored in found.items():
             check_tensor_not_quantised(directory, name, stored.kind)
+        family = architecture.description
+        self._names = _NAMES | (_FUSED if family.fused else {}) | family.names
         super().__init__(directory, architecture, found)
 
     def _own(self, name: str) -> str:
         *layer, part, suffix = name.removeprefix("blk.").split(".")
         above = f"model.layers.{layer[0]}." if layer else ""
-        return f"{above}{_NAMES[part]}.{suffix}"
+        return f"{above}{self._names[part]}.{suffix}"
 
     def _layer_of(self, own: str) -> int | None:
         found = _LAYER.match(own)

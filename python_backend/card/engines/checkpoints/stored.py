@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoints.matrices import Matrix, stacked
-from card.engines.checkpoints.tensors import LayerTensors, LinearTensors
+from card.engines.checkpoints.tensors import LayerTensors, LinearTensors, Norm
 from card.engines.interface import EngineError
-
-_LINEARS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-"""Tensors of a layer that may have a bias."""
 
 Order = NDArray[np.int64] | slice
 _AS_STORED = slice(None)
@@ -40,10 +37,12 @@ class StoredCheckpoint(Generic[AnyStored]):
 
     implied_by  the file that the architecture was read from
     depth_is    the text in which it names the number of layers, for errors
+    norms_may_lack_one  whether the format keeps the weights of norms less one, as some families do
     """
 
     implied_by: str
     depth_is: str
+    norms_may_lack_one = False
 
     def __init__(
         self, path: Path, architecture: Architecture, stored: Mapping[str, AnyStored]
@@ -111,33 +110,44 @@ class StoredCheckpoint(Generic[AnyStored]):
             return None
         return self._matrix("output.weight", (a.vocabulary, a.hidden))
 
-    def final_norm(self) -> NDArray[np.float32]:
-        return self._numbers("output_norm.weight", (self._architecture.hidden,))
+    def final_norm(self) -> Norm:
+        return self._norm("output_norm", self._architecture.hidden)
 
     def layers(self) -> Iterator[LayerTensors]:
         return (self._layer(f"blk.{index}") for index in range(self._architecture.layers))
 
     def _layer(self, layer: str) -> LayerTensors:
-        a = self._architecture
+        a, family = self._architecture, self._architecture.description
+        joint = {"attn_q": self._order(a.heads), "attn_k": self._order(a.kv_heads)}
+        joint["attn_v"] = _AS_STORED
+        if family.fused:
+            joint = {"attn_qkv": _AS_STORED}
+        network = ("ffn_gate", "ffn_up") if family.gated and not family.fused else ("ffn_up",)
+
+        def norm(part: str) -> Norm | None:
+            sizes = _norms(a)
+            return self._norm(f"{layer}.{part}", sizes[part]) if part in sizes else None
+
         return LayerTensors(
-            input_norm=self._numbers(f"{layer}.attn_norm.weight", (a.hidden,)),
-            query_key_value=self._linear(
-                layer,
-                attn_q=self._order(a.heads),
-                attn_k=self._order(a.kv_heads),
-                attn_v=_AS_STORED,
-            ),
-            query_norm=self._head_norm(f"{layer}.attn_q_norm.weight"),
-            key_norm=self._head_norm(f"{layer}.attn_k_norm.weight"),
+            input_norm=norm("attn_norm"),
+            query_key_value=self._linear(layer, **joint),
+            query_norm=norm("attn_q_norm"),
+            key_norm=norm("attn_k_norm"),
             output=self._linear(layer, attn_output=_AS_STORED),
-            post_norm=self._numbers(f"{layer}.ffn_norm.weight", (a.hidden,)),
-            gate_up=self._linear(layer, ffn_gate=_AS_STORED, ffn_up=_AS_STORED),
+            attention_norm=norm("post_attention_norm"),
+            post_norm=norm("ffn_norm"),
+            gate_up=self._linear(layer, **dict.fromkeys(network, _AS_STORED)),
             down=self._linear(layer, ffn_down=_AS_STORED),
+            down_norm=norm("post_ffw_norm"),
         )
 
-    def _head_norm(self, name: str) -> NDArray[np.float32] | None:
-        a = self._architecture
-        return self._numbers(name, (a.head_size,)) if a.query_key_norm else None
+    def _norm(self, name: str, size: int) -> Norm:
+        weight = self._numbers(f"{name}.weight", (size,))
+        if self.norms_may_lack_one and self._architecture.description.norms_less_one:
+            weight = weight + np.float32(1)
+        if self._architecture.description.norm == "rms":
+            return weight
+        return np.stack([weight, self._numbers(f"{name}.bias", (size,))])
 
     def _linear(self, layer: str, **parts: Order) -> LinearTensors:
         """Linear layers that share their input, stacked into one, each with its rows in order."""
@@ -172,9 +182,11 @@ class StoredCheckpoint(Generic[AnyStored]):
         a = self._architecture
         parts = [*_shapes(a), "output"]
         known = {self._own(f"{part}.weight") for part in parts}
-        known |= {
-            self._own(f"{part}.bias") for part in parts if part.rpartition(".")[2] in _LINEARS
+        biased = {
+            *_in_layer(a),
+            *(() if a.description.norm == "rms" else (*_norms(a), "output_norm")),
         }
+        known |= {self._own(f"{part}.bias") for part in parts if part.rpartition(".")[2] in biased}
         for own in self._stored:
             layer = self._layer_of(own)
             if layer is not None and layer >= a.layers:
@@ -209,13 +221,7 @@ class StoredCheckpoint(Generic[AnyStored]):
 
 def _shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor but biases, which a layer may lack."""
-    norms = ("attn_q_norm", "attn_k_norm") if a.query_key_norm else ()
-    in_layer = {
-        "attn_norm": (a.hidden,),
-        "ffn_norm": (a.hidden,),
-        **_in_layer(a),
-        **dict.fromkeys(norms, (a.head_size,)),
-    }
+    in_layer = {**{name: (size,) for name, size in _norms(a).items()}, **_in_layer(a)}
     head = {} if a.tied_embeddings else {"output": (a.vocabulary, a.hidden)}
     return {
         "token_embd": (a.vocabulary, a.hidden),
@@ -225,11 +231,28 @@ def _shapes(a: Architecture) -> dict[str, tuple[int, ...]]:
     }
 
 
+def _norms(a: Architecture) -> dict[str, int]:
+    """The sizes of a layer's norms."""
+    family = a.description
+    of_heads = (a.heads, a.kv_heads) if family.query_key_norm == "whole" else (1, 1)
+    names = ("attn_q_norm", "attn_k_norm") if a.query_key_norm else ()
+    before = ("attn_norm", "ffn_norm") if family.norms_before else ()
+    after = ("post_attention_norm", "post_ffw_norm") if family.norms_after else ()
+    return {
+        **dict.fromkeys((*before, *after), a.hidden),
+        **{name: count * a.head_size for name, count in zip(names, of_heads, strict=False)},
+    }
+
+
 def _in_layer(a: Architecture) -> dict[str, tuple[int, int]]:
-    """The shapes of a layer's linear layers."""
-    query, key_value = a.heads * a.head_size, a.kv_heads * a.head_size
-    shapes = (
-        *((query, a.hidden), (key_value, a.hidden), (key_value, a.hidden), (a.hidden, query)),
-        *((a.intermediate, a.hidden), (a.intermediate, a.hidden), (a.hidden, a.intermediate)),
-    )
-    return dict(zip(_LINEARS, shapes, strict=True))
+    """The shapes of a layer's linear layers, which may have biases."""
+    query, key_value, family = a.heads * a.head_size, a.kv_heads * a.head_size, a.description
+    shapes = {"attn_output": (a.hidden, query), "ffn_down": (a.hidden, a.intermediate)}
+    if family.fused:
+        shapes["attn_qkv"] = query + 2 * key_value, a.hidden
+        shapes["ffn_up"] = 2 * a.intermediate, a.hidden
+        return shapes
+    shapes["attn_q"] = query, a.hidden
+    shapes["attn_k"] = shapes["attn_v"] = key_value, a.hidden
+    shapes["ffn_up"] = a.intermediate, a.hidden
+    return shapes | ({"ffn_gate": shapes["ffn_up"]} if family.gated else {})

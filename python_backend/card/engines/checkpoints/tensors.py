@@ -20,18 +20,30 @@ class LinearTensors:
     bias: NDArray[np.float32] | None = None
 
 
+Norm = NDArray[np.float32]
+"""Weights [size] of a norm; of a LayerNorm [2, size], with its bias."""
+
+
 @dataclass(frozen=True, slots=True)
 class LayerTensors:
-    """One decoder layer; query, key and value are one linear layer, gate and up another."""
+    """One decoder layer; query, key and value are one linear layer, gate and up another (`up` alone
+    where there is no gate).
 
-    input_norm: NDArray[np.float32]
+    input_norm, post_norm      of the inputs of attention and of the network
+    query_norm, key_norm       of each head, or of all heads of a row
+    attention_norm, down_norm  of the outputs of attention and of the network
+    """
+
+    input_norm: Norm | None
     query_key_value: LinearTensors
     query_norm: NDArray[np.float32] | None
     key_norm: NDArray[np.float32] | None
     output: LinearTensors
-    post_norm: NDArray[np.float32]
+    post_norm: Norm | None
     gate_up: LinearTensors
     down: LinearTensors
+    attention_norm: Norm | None = None
+    down_norm: Norm | None = None
 
 
 class Checkpoint(Protocol):
@@ -56,8 +68,8 @@ class Checkpoint(Protocol):
     def head(self) -> Matrix | None:
         """[vocabulary, hidden]; None if the embedding is also the head."""
 
-    def final_norm(self) -> NDArray[np.float32]:
-        """[hidden]"""
+    def final_norm(self) -> Norm:
+        """[hidden], or [2, hidden]"""
 
     def layers(self) -> Iterator[LayerTensors]:
         """The layers one by one, so that only one is unpacked in memory."""
@@ -87,7 +99,7 @@ class DerivedCheckpoint:
     def head(self) -> Matrix | None:
         return self._checkpoint.head()
 
-    def final_norm(self) -> NDArray[np.float32]:
+    def final_norm(self) -> Norm:
         return self._checkpoint.final_norm()
 
     def layers(self) -> Iterator[LayerTensors]:

@@ -66,8 +66,8 @@ class PagedAttention:
             values,
             *self._memory.of_layer(layer),
             *self._tables,
-            real(size**-0.5),
-            *_options(self._positions),
+            real(a.score_scale),
+            *_options(self._positions, a.at(layer).window or 0),
         ]
         attention = _PagedAttentionExtension([_output(operand) for operand in operands])
         about = attention.get_rt_info()
@@ -76,13 +76,13 @@ class PagedAttention:
         return attention.output(0)
 
 
-def _options(positions: int) -> list[Node]:
-    """The operands behind the scale, in the operator's order: the bound of positions, and neutral
-    values for unused features."""
+def _options(positions: int, window: int) -> list[Node]:
+    """The operands behind the scale, in the operator's order: the sliding window (0: none), the
+    bound of positions, and neutral values for unused features."""
     none, none_real = integers([]), ops.constant(np.zeros(0, np.float32))
     zero = integer(0)
     return [
-        zero,  # sliding window
+        integer(window),
         none_real,  # slopes of ALiBi
         integer(positions),
         none,  # window of aggregated scores

@@ -1,4 +1,5 @@
-"""The lean Llama-family decoder in OpenVINO: one pass over rows of many sessions.
+"""The lean decoder in OpenVINO, which follows the description of a family: one pass over rows of
+many sessions.
 
 Inputs of a pass with `rows` rows, beside those of its attention (`attention`):
 
@@ -25,11 +26,12 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoints import Checkpoint, LayerTensors, LinearTensors, Matrix
+from card.engines.checkpoints import Checkpoint, LayerTensors, LinearTensors, Matrix, Norm
 from card.engines.openvino.attention import PagedAttention
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
 from card.engines.openvino.pages import PageMemory
 from card.engines.openvino.weights import WeightFormat
+from card.engines.positions import RopeScaling
 from card.engines.rotary import rotary_tables
 
 _BLOCK = 64
@@ -63,7 +65,11 @@ class DecoderBuilder:
         self._ranks, self._ranked = ranks, ranked
         self._inputs: list[Node] = []
         self._attention = PagedAttention(architecture, pages, positions, self._input)
-        self._turn = self._turn_at(self._input("positions", [-1]), positions)
+        rows = self._input("positions", [-1])
+        ropes = dict.fromkeys(architecture.at(layer).rope for layer in range(architecture.layers))
+        self._turns = {
+            rope: self._turn_at(rope, rows, positions) for rope in ropes if rope is not None
+        }
 
     def build(self) -> ov.Model:
         """The decoder with its weights. Raises `EngineError` on tensors that do not fit."""
@@ -71,7 +77,7 @@ class DecoderBuilder:
         logit_rows = self._input("logit_rows", [-1])
         table = self._checkpoint.embedding()
         embedding = self._weights.constant(table)
-        hidden = ops.gather(embedding, tokens, integer(0))
+        hidden = _times(ops.gather(embedding, tokens, integer(0)), self._a.embedding_scale)
         for index, layer in enumerate(self._checkpoint.layers()):
             hidden = self._layer(index, layer, hidden)
         hidden = self._norm(
@@ -87,6 +93,11 @@ class DecoderBuilder:
 
     def _logits(self, hidden: Node, table: Matrix) -> Node:
         """[rows, ids], the logits of the ranked ids."""
+        cap = self._a.logit_cap
+        logits = _times(self._products_by_head(hidden, table, embedding), self._a.logit_scale)
+        return _times(ops.tanh(_times(logits, 1 / cap)), cap) if cap else logits
+
+    def _products_by_head(self, hidden: Node, table: Matrix, embedding: Node) -> Node:
         head, ranked = self._checkpoint.head(), self._ranked
         matrix = table if head is None else head
         if ranked is not None:
@@ -97,10 +108,10 @@ class DecoderBuilder:
         self._inputs.append(input_named(name, shape, kind))
         return self._inputs[-1]
 
-    def _turn_at(self, positions: Node, size: int) -> tuple[Node, Node]:
-        """Cosines and sines [rows, 1, 1, size] of the rotation at `positions`."""
-        cosines, sines = rotary_tables(self._a, size)[:, :, None]
-        sines[..., : self._a.head_size // 2] *= -1.0  # the graph negates, see `_rotated`
+    def _turn_at(self, rope: RopeScaling, positions: Node, size: int) -> tuple[Node, Node]:
+        """Cosines and sines [rows, 1, 1, rotated] of the rotation at `positions`."""
+        cosines, sines = rotary_tables(rope, self._a.head_size, size)[:, :, None]
+        sines[..., : sines.shape[-1] // 2] *= -1.0  # the graph negates, see `_rotated`
         cosine, sine = (
             ops.gather(ops.constant(table), positions, integer(0)) for table in (cosines, sines)
         )
@@ -108,11 +119,23 @@ class DecoderBuilder:
 
     def _layer(self, index: int, layer: LayerTensors, hidden: Node) -> Node:
         mixed = self._attended(index, layer, hidden)
-        hidden = ops.add(hidden, self._linear(layer.output, mixed))
-        normed = self._norm(hidden, layer.post_norm)
-        gate, up = self._gate_and_up(layer.gate_up, normed)
-        gated = ops.multiply(ops.swish(gate), up)
-        return ops.add(hidden, self._linear(layer.down, gated))
+        hidden = self._added(hidden, self._linear(layer.output, mixed), layer.attention_norm)
+        gated = self._gated(layer.gate_up, self._norm(hidden, layer.post_norm))
+        return self._added(hidden, self._linear(layer.down, gated), layer.down_norm)
+
+    def _added(self, hidden: Node, output: Node, norm: Norm | None) -> Node:
+        """The residual stream with the output of attention or of the network."""
+        return ops.add(hidden, _times(self._norm(output, norm), self._a.residual_scale))
+
+    def _gated(self, joint: LinearTensors, inputs: Node) -> Node:
+        """[rows, intermediate]"""
+        if not self._a.description.gated:
+            return self._activated(self._linear(joint, inputs))
+        gate, up = self._gate_and_up(joint, inputs)
+        return ops.multiply(self._activated(gate), up)
+
+    def _activated(self, states: Node) -> Node:
+        return ops.swish(states) if self._a.activation == "silu" else ops.gelu(states, "tanh")
 
     def _gate_and_up(self, joint: LinearTensors, inputs: Node) -> list[Node]:
         """Gate and up, [rows, intermediate] each. In float32 one product computes both, with fewer
@@ -129,44 +152,64 @@ class DecoderBuilder:
         joint = self._linear(layer.query_key_value, normed)
         sizes = integers([(a.heads + a.kv_heads) * size, a.kv_heads * size])
         joint, values = ops.variadic_split(joint, integer(-1), sizes).outputs()
-        query, keys = self._query_and_keys(layer, joint)
+        query, keys = self._query_and_keys(index, layer, joint)
         return self._attention.mixed(index, query, keys, values)
 
-    def _query_and_keys(self, layer: LayerTensors, joint: Node) -> list[Node]:
+    def _query_and_keys(self, index: int, layer: LayerTensors, joint: Node) -> list[Node]:
         """Query and keys, rotated, [rows, heads, 1, size] each. One operator rotates both if
         neither is normalised."""
-        a = self._a
+        a, rope = self._a, self._a.at(index).rope
         heads = [a.heads, a.kv_heads]
         norms = [layer.query_norm, layer.key_norm]
         if all(norm is None for norm in norms):
-            both = self._rotated(joint, sum(heads), None)
+            both = self._rotated(joint, sum(heads), None, rope)
             outputs: list[Node] = ops.variadic_split(both, integer(1), integers(heads)).outputs()
             return outputs
         sizes = integers([count * a.head_size for count in heads])
         apart = ops.variadic_split(joint, integer(-1), sizes).outputs()
-        return [self._rotated(*each) for each in zip(apart, heads, norms, strict=True)]
+        return [self._rotated(*each, rope) for each in zip(apart, heads, norms, strict=True)]
 
-    def _rotated(self, states: Node, heads: int, norm: NDArray[np.float32] | None) -> Node:
+    def _rotated(
+        self, states: Node, heads: int, norm: Norm | None, rope: RopeScaling | None
+    ) -> Node:
         """[rows, heads * size] -> [rows, heads, 1, size], normalised in families that normalise;
         in the form that OpenVINO recognises as one operator."""
         size = self._a.head_size
+        if self._a.description.query_key_norm == "whole":
+            states, norm = self._norm(states, norm), None
         states = ops.reshape(states, integers([0, heads, 1, size]), True)
-        if norm is not None:
-            states = self._norm(states, norm)
-        first, second = ops.variadic_split(states, integer(3), integers([size // 2, -1])).outputs()
+        states = self._norm(states, norm)
+        if rope is None:
+            return states
+        rotated = rope.rotated(size)
+        if rotated == size:
+            return self._turned(states, rope)
+        cut = ops.variadic_split(states, integer(3), integers([rotated, -1])).outputs()
+        return ops.concat([self._turned(cut[0], rope), cut[1]], -1)
+
+    def _turned(self, states: Node, rope: RopeScaling) -> Node:
+        """[rows, heads, 1, rotated] at their positions."""
+        half = rope.rotated(self._a.head_size) // 2
+        first, second = ops.variadic_split(states, integer(3), integers([half, -1])).outputs()
         turned = ops.concat([ops.multiply(second, real(-1.0)), first], -1)
-        cosine, sine = self._turn
+        cosine, sine = self._turns[rope]
         return ops.add(ops.multiply(states, cosine), ops.multiply(turned, sine))
 
     def _linear(self, tensors: LinearTensors, inputs: Node) -> Node:
         product = self._weights.product(inputs, tensors.weight)
         return product if tensors.bias is None else ops.add(product, ops.constant(tensors.bias))
 
-    def _norm(self, states: Node, weight: NDArray[np.float32]) -> Node:
-        """Root-mean-square norm (Zhang and Sennrich, arXiv 1910.07467) in the form that OpenVINO
-        recognises as one operator."""
+    def _norm(self, states: Node, weight: Norm | None) -> Node:
+        """Root-mean-square norm (Zhang and Sennrich, arXiv 1910.07467) or LayerNorm, in the form
+        that OpenVINO recognises as one operator; the states where there is no weight."""
+        epsilon = self._a.norm_epsilon
+        if weight is None:
+            return states
+        if weight.ndim > 1:
+            normed = ops.mvn(states, integers([-1]), True, epsilon, "inside_sqrt")
+            return ops.add(ops.multiply(normed, ops.constant(weight[0])), ops.constant(weight[1]))
         mean = ops.reduce_mean(ops.power(states, real(2.0)), integers([-1]), keep_dims=True)
-        root = ops.sqrt(ops.add(mean, real(self._a.norm_epsilon)))
+        root = ops.sqrt(ops.add(mean, real(epsilon)))
         normed = ops.multiply(states, ops.divide(real(1.0), root))
         return ops.multiply(normed, ops.constant(weight))
 
@@ -209,6 +252,10 @@ class DecoderBuilder:
         if ranked is not None:
             ids = ops.gather(ops.constant(ranked), ids, integer(0))
         return [("ids", ids), ("log_probabilities", ops.subtract(inside.output(0), normaliser))]
+
+
+def _times(states: Node, factor: float) -> Node:
+    return states if factor == 1 else ops.multiply(states, real(factor))
 
 
 def most_ranked(vocabulary: int) -> int:

@@ -106,7 +106,7 @@ def load_model(
         _tell_wide_groups(directory, architecture, options.weight_group)
     elif not (options.compressed and checkpoint.is_grouped):
         options = replace(options, dtype=resolve_dtype(options.dtype))
-    elif options.dtype == "auto" and worth_smoothing(checkpoint):
+    elif options.dtype == "auto" and architecture.is_plain and worth_smoothing(checkpoint):
         checkpoint = SmoothedCheckpoint(checkpoint, architecture, options.smoothing)
         log.info("%s: small matrices are stored in eight bits, smoothed", directory)
     weights = weight_format(options, checkpoint.matrices_are)

@@ -12,6 +12,7 @@ the order of absolute position whatever the number of rows or of masked places b
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +36,7 @@ class TileTensors:
     extent  positions that are read
     first   positions before it are visible to every row
     hidden  [rows, 1, extent - first] bool, positions that a row does not see
+    behind  [rows, 1, extent] bool, positions before a row's window, by the size of the window
     """
 
     lane: int
@@ -44,9 +46,10 @@ class TileTensors:
     extent: int
     first: int
     hidden: Tensor
+    behind: Mapping[int, Tensor]
 
     @classmethod
-    def of(cls, tile: PathTile, row_multiple: int) -> TileTensors:
+    def of(cls, tile: PathTile, row_multiple: int, windows: Iterable[int]) -> TileTensors:
         session, count, path = tile.session, len(tile.rows), tile.path
         last = session.start + len(path)
         positions = np.arange(last - count, last)
@@ -64,10 +67,21 @@ class TileTensors:
             extent=extent,
             first=first,
             hidden=torch.from_numpy(np.arange(first, extent) > positions[:, None])[:, None],
+            behind={
+                window: torch.from_numpy(np.arange(extent) <= positions[:, None] - window)[:, None]
+                for window in windows
+            },
         )
 
 
-def attend(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tile: TileTensors,
+    scale: float,
+    window: int | None,
+) -> Tensor:
     """[pass rows, heads, head_size] queries -> [rows of the tile, heads * head_size].
 
     keys: [kv_heads, head_size, places] and values: [kv_heads, places, head_size] of the lane.
@@ -77,7 +91,7 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Te
     share = heads // kv_heads
     by_head = query.index_select(0, tile.rows).view(rows, kv_heads, share, size).transpose(0, 1)
     scaled = torch.empty(by_head.shape, dtype=query.dtype)
-    torch.mul(by_head, size**-0.5, out=scaled)
+    torch.mul(by_head, scale, out=scaled)
     seen_keys, seen_values = keys[..., : tile.extent], values[:, : tile.extent]
     if tile.tail is not None:
         seen_keys = torch.cat([keys[..., : tile.start], keys.index_select(2, tile.tail)], dim=2)
@@ -86,6 +100,8 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Te
     by_row = scores.view(kv_heads, rows, share, tile.extent)
     # Written over, not added to: what is hidden may be infinite, or not a number.
     by_row[..., tile.first :].masked_fill_(tile.hidden, float("-inf"))
+    if window is not None:
+        by_row.masked_fill_(tile.behind[window], float("-inf"))
     mixed = _mix(torch.softmax(scores, dim=-1), seen_values)
     by_rows = mixed.view(kv_heads, rows, share * size).transpose(0, 1)
     return by_rows.reshape(rows, heads * size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from torch import Tensor
 from card.engines.architecture import Architecture
 from card.engines.layout import PathPass, path_tiles, rounded_up
 from card.engines.options import MAX_PASS_ROWS
+from card.engines.positions import RopeScaling
 from card.engines.rotary import rotary_tables
 from card.engines.torch.attention import TileTensors, attend
 from card.engines.torch.linear import Linear
@@ -78,9 +81,23 @@ def rms_norm(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return F.layer_norm(doubled, (2 * size,), weight, None, epsilon)[..., :size]
 
 
+def normed(states: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
+    """`rms_norm`, or LayerNorm where there is a bias; the states where there is no weight."""
+    if weight is None:
+        return states
+    if weight.ndim > 1:
+        return F.layer_norm(states, states.shape[-1:], weight[0], weight[1], epsilon)
+    return rms_norm(states, weight, epsilon)
+
+
 def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate `states` [rows, heads, head_size] by tables [rows, 1, head_size]."""
-    return torch.addcmul(states * cosine, states.roll(states.shape[-1] // 2, -1), sine)
+    """Rotate the first numbers of each head of `states` [rows, heads, head_size] by tables
+    [rows, 1, rotated]."""
+    size = cosine.shape[-1]
+    if size < states.shape[-1]:
+        turned = rotate(states[..., :size], cosine, sine)
+        return torch.cat([turned, states[..., size:]], dim=-1)
+    return torch.addcmul(states * cosine, states.roll(size // 2, -1), sine)
 
 
 class Decoder:
@@ -92,7 +109,14 @@ class Decoder:
         self.architecture = architecture
         self.dtype = weights.embedding.dtype
         self._weights = weights
-        self._rotary = torch.from_numpy(rotary_tables(architecture, positions)).to(self.dtype)
+        self._places = [architecture.at(layer) for layer in range(architecture.layers)]
+        self._rotary = {
+            rope: torch.from_numpy(rotary_tables(rope, architecture.head_size, positions)).to(
+                self.dtype
+            )
+            for rope in dict.fromkeys(place.rope for place in self._places)
+            if rope is not None
+        }
 
     def forward(self, this: PathPass, kv: KeyValueCache, row_multiple: int) -> Tensor:
         """Logits [len(logit_rows) or more, vocabulary] in the engine's dtype; stores keys and
@@ -102,56 +126,82 @@ class Decoder:
         """
         a, weights = self.architecture, self._weights
         hidden = F.embedding(_padded(this.tokens, row_multiple), weights.embedding)
+        hidden = _times(hidden, a.embedding_scale)
         positions = _padded(this.positions, row_multiple)
-        cosine, sine = self._rotary.index_select(1, positions)
+        turns = {rope: table.index_select(1, positions) for rope, table in self._rotary.items()}
         tiles = [
-            TileTensors.of(tile, row_multiple)
+            TileTensors.of(tile, row_multiple, a.windows)
             for tile in path_tiles(this.sessions, most=MAX_PASS_ROWS)
         ]
         for index, layer in enumerate(weights.layers):
-            mixed = self._attention(index, layer, hidden, cosine, sine, this, tiles, kv)
-            hidden = layer.output.plus(mixed, hidden)
-            normed = rms_norm(hidden, layer.post_norm, a.norm_epsilon)
-            gate_up = layer.gate_up(normed)
-            gated = F.silu(gate_up[:, : a.intermediate]).mul_(gate_up[:, a.intermediate :])
-            hidden = layer.down.plus(gated, hidden)
+            mixed = self._attention(index, layer, hidden, turns, this, tiles, kv)
+            hidden = self._added(layer.output, mixed, hidden, layer.attention_norm)
+            states = layer.gate_up(normed(hidden, layer.post_norm, a.norm_epsilon))
+            hidden = self._added(layer.down, self._gated(states), hidden, layer.down_norm)
         if not len(this.logit_rows):
             return hidden.new_empty(0, a.vocabulary)
         hidden = hidden.index_select(0, _padded(this.logit_rows, row_multiple))
-        return weights.head(rms_norm(hidden, weights.norm, a.norm_epsilon))
+        logits = _times(weights.head(normed(hidden, weights.norm, a.norm_epsilon)), a.logit_scale)
+        return torch.tanh(logits / a.logit_cap) * a.logit_cap if a.logit_cap else logits
+
+    def _added(self, linear: Linear, states: Tensor, hidden: Tensor, norm: Tensor | None) -> Tensor:
+        """The residual stream with the output of attention or of the network."""
+        scale = self.architecture.residual_scale
+        if norm is None and scale == 1:
+            return linear.plus(states, hidden)
+        output = normed(linear(states), norm, self.architecture.norm_epsilon)
+        return hidden + _times(output, scale)
+
+    def _gated(self, states: Tensor) -> Tensor:
+        """[rows, intermediate] of gate and up, or of what has no gate."""
+        a = self.architecture
+        gate = states[:, : a.intermediate]
+        activated = F.silu(gate) if a.activation == "silu" else F.gelu(gate, approximate="tanh")
+        return activated.mul_(states[:, a.intermediate :]) if a.description.gated else activated
 
     def _attention(
         self,
         index: int,
         layer: LayerWeights[Linear],
         hidden: Tensor,
-        cosine: Tensor,
-        sine: Tensor,
+        turns: Mapping[RopeScaling, Tensor],
         this: PathPass,
         tiles: list[TileTensors],
         kv: KeyValueCache,
     ) -> Tensor:
         """[rows, heads * head_size], the values that each row attends to."""
-        a = self.architecture
-        normed = rms_norm(hidden, layer.input_norm, a.norm_epsilon)
-        states = layer.query_key_value(normed).view(-1, a.heads + 2 * a.kv_heads, a.head_size)
+        a, place = self.architecture, self._places[index]
+        inputs = normed(hidden, layer.input_norm, a.norm_epsilon)
+        states = layer.query_key_value(inputs).view(-1, a.heads + 2 * a.kv_heads, a.head_size)
         rotated = states[:, : a.heads + a.kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
             rotated = torch.cat(
                 [
-                    rms_norm(rotated[:, : a.heads], layer.query_norm, a.norm_epsilon),
-                    rms_norm(rotated[:, a.heads :], layer.key_norm, a.norm_epsilon),
+                    self._normed_heads(rotated[:, : a.heads], layer.query_norm),
+                    self._normed_heads(rotated[:, a.heads :], layer.key_norm),
                 ],
                 dim=1,
             )
-        rotated = rotate(rotated, cosine, sine)
+        if place.rope is not None:
+            rotated = rotate(rotated, *turns[place.rope])
         query, keys = rotated[:, : a.heads], rotated[:, a.heads :]
         kv.write(index, this, keys, states[:, a.heads + a.kv_heads :])
         mixed = torch.zeros(len(hidden), a.heads * a.head_size, dtype=hidden.dtype)
         for tile in tiles:
             keys, values = kv.keys[index, tile.lane], kv.values[index, tile.lane]
-            mixed[tile.rows] = attend(query, keys, values, tile)
+            mixed[tile.rows] = attend(query, keys, values, tile, a.score_scale, place.window)
         return mixed
+
+    def _normed_heads(self, heads: Tensor, weight: Tensor) -> Tensor:
+        """[rows, heads, head_size], each head or all heads of a row normalised."""
+        epsilon = self.architecture.norm_epsilon
+        if self.architecture.description.query_key_norm == "whole":
+            return rms_norm(heads.flatten(1), weight, epsilon).view_as(heads)
+        return rms_norm(heads, weight, epsilon)
+
+
+def _times(states: Tensor, factor: float) -> Tensor:
+    return states if factor == 1 else states * factor
 
 
 def _padded(values: NDArray[np.int64], multiple: int) -> Tensor:

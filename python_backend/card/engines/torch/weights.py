@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoints import DenseMatrix, LinearTensors, Matrix, open_checkpoint
+from card.engines.checkpoints import DenseMatrix, LinearTensors, Matrix, Norm, open_checkpoint
 
 Layer = TypeVar("Layer")
 
@@ -22,17 +22,20 @@ Layer = TypeVar("Layer")
 class LayerWeights(Generic[Layer]):
     """One decoder layer; query, key and value are one linear layer, gate and up another.
 
-    Norm weights stand twice in a row, see `decoder.rms_norm`.
+    Norm weights stand twice in a row, see `decoder.rms_norm`; LayerNorm's are [2, hidden], with
+    their bias. None: the family has no such norm.
     """
 
-    input_norm: Tensor
+    input_norm: Tensor | None
     query_key_value: Layer
     query_norm: Tensor | None
     key_norm: Tensor | None
     output: Layer
-    post_norm: Tensor
+    post_norm: Tensor | None
     gate_up: Layer
     down: Layer
+    attention_norm: Tensor | None = None
+    down_norm: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,11 @@ def load_weights(
     def tensor(values: NDArray[np.float32]) -> Tensor:
         return torch.from_numpy(values).to(device).to(dtype)
 
-    def norm(values: NDArray[np.float32]) -> Tensor:
-        return tensor(values).repeat(2)
+    def norm(values: Norm) -> Tensor:
+        return tensor(values) if values.ndim > 1 else tensor(values).repeat(2)
+
+    def maybe(values: Norm | None) -> Tensor | None:
+        return None if values is None else norm(values)
 
     def matrix(values: Matrix) -> Tensor:
         return _as_tensor(values).to(device).to(dtype)
@@ -82,14 +88,16 @@ def load_weights(
     checkpoint = open_checkpoint(directory, architecture)
     layers = [
         LayerWeights(
-            input_norm=norm(layer.input_norm),
+            input_norm=maybe(layer.input_norm),
             query_key_value=linear(layer.query_key_value),
-            query_norm=None if layer.query_norm is None else norm(layer.query_norm),
-            key_norm=None if layer.key_norm is None else norm(layer.key_norm),
+            query_norm=maybe(layer.query_norm),
+            key_norm=maybe(layer.key_norm),
             output=linear(layer.output),
-            post_norm=norm(layer.post_norm),
+            post_norm=maybe(layer.post_norm),
             gate_up=linear(layer.gate_up),
             down=linear(layer.down),
+            attention_norm=maybe(layer.attention_norm),
+            down_norm=maybe(layer.down_norm),
         )
         for layer in checkpoint.layers()
     ]

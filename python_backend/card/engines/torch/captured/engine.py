@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from card.engines.architecture import read_architecture
+from card.engines.architecture import Architecture, read_architecture
+from card.engines.families import FAMILIES
 from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens
 from card.engines.layout import SHORT
 from card.engines.logits import RankedIds, wanted_rows
@@ -78,6 +79,7 @@ class CapturedEngine(SessionEngine):
         device = choose_device(options.device, devices)
         dtype = choose_dtype(options.dtype, device)
         architecture = read_architecture(directory)
+        _check_family(directory, architecture, options)
         check_context(directory, architecture, options)
         if options.threads:
             torch.set_num_threads(options.threads)
@@ -253,3 +255,19 @@ def _to_host(values: Tensor) -> Tensor:
     # Pinned memory is cached by torch, and only a pinned copy is queued without waiting.
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     return host.copy_(values, non_blocking=True)
+
+
+def _check_family(directory: Path, architecture: Architecture, options: EngineOptions) -> None:
+    """Refuse what the kernels do not compute. Raises `EngineError`."""
+    if not architecture.is_plain:
+        allowed = ", ".join(name for name, family in FAMILIES.items() if family.on_cuda)
+        raise EngineError(
+            f"{directory}: the family {architecture.family} does not run on CUDA here; allowed: "
+            f"{allowed}; set engine: openvino, or engine: vllm"
+        )
+    window = min(architecture.windows, default=options.context)
+    if options.context > window or architecture.rope.scale != 1:
+        raise EngineError(
+            f"{directory}: on CUDA attention does not slide and rotary embeddings have no scale; "
+            f"set limits.context_tokens to at most {window}, or engine: openvino"
+        )

@@ -39,7 +39,7 @@ class KernelDecoder:
         self.dtype = dtype
         self.device = device
         self._weights = weights
-        tables = rotary_tables(architecture, positions)[:, :, 0]
+        tables = rotary_tables(architecture.rope, architecture.head_size, positions)[:, :, 0]
         self._rotary = torch.from_numpy(tables).to(device, dtype)
 
     def forward(self, inputs: PathBuffer, kv: PagedKeyValueCache, logits: Tensor | None) -> None:
@@ -49,9 +49,10 @@ class KernelDecoder:
         cosine, sine = self._rotary.index_select(1, inputs["positions"])
         # By the same kernel as every other norm: no library chooses one by the number of rows.
         nothing = torch.zeros(1, *found.shape, dtype=torch.float32, device=found.device)
-        first = weights.layers[0].input_norm
+        first = _needed(weights.layers[0].input_norm)
         hidden, normed = plus_then_norm(nothing, None, found, first, a.norm_epsilon)
-        following = [layer.input_norm for layer in weights.layers[1:]] + [weights.norm]
+        following = [_needed(layer.input_norm) for layer in weights.layers[1:]]
+        following.append(weights.norm)
         for index, (layer, next_norm) in enumerate(zip(weights.layers, following, strict=True)):
             queries = rotate_and_store(
                 layer.query_key_value.partial(normed),
@@ -76,7 +77,7 @@ class KernelDecoder:
                 inputs["starts"],
                 inputs["paths"],
             )
-            hidden, normed = self._added(layer.output, mixed, hidden, layer.post_norm)
+            hidden, normed = self._added(layer.output, mixed, hidden, _needed(layer.post_norm))
             states = gated(layer.gate_up.partial(normed), layer.gate_up.bias, hidden.dtype)
             hidden, normed = self._added(layer.down, states, hidden, next_norm)
         if logits is not None:
@@ -89,6 +90,11 @@ class KernelDecoder:
         """The residual stream with the layer's product added, and what `norm` makes of it."""
         epsilon = self.architecture.norm_epsilon
         return plus_then_norm(linear.partial(states), linear.bias, hidden, norm, epsilon)
+
+
+def _needed(norm: Tensor | None) -> Tensor:
+    assert norm is not None, "a family without such norms is refused at load"
+    return norm
 
 
 def _norms(layer: LayerWeights[SkinnyLinear]) -> tuple[Tensor, Tensor] | None:
