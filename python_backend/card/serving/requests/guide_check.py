@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import signal
 import sys
 import time
@@ -188,8 +189,10 @@ class GuideCheck:
     async def _end_process(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            with suppress(ProcessLookupError):
-                process.kill()
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    # Process.kill would reap a process that has ended, and lose how it ended.
+                    os.kill(process.pid, signal.SIGKILL)
             await process.wait()
 
     def _remember(self, guide: Guide, problem: str | None) -> None:
