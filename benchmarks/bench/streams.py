@@ -20,7 +20,7 @@ from bench.runner import Contender
 from card.speculation.pacing import PACINGS, PLAIN
 
 COUNTS = (1, 2, 4, 8, 16, 32)
-SYSTEMS = (PLAIN, "card")
+SYSTEMS = (PLAIN, "auto")
 
 
 def streams(
@@ -49,18 +49,18 @@ def streams(
         few = itertools.cycle(stage.tasks)
         written = list(itertools.islice(few, max(texts, *counts)))
         loops = stage.stack.enter_context(stage.pair.beside())
-        loops.complete(written[0], "card", threads=stage.pair.settings.target.threads)  # warm up
+        loops.complete(written[0], "auto", threads=stage.pair.settings.target.threads)  # warm up
         # The reference, one stream of the target alone, comes first.
         pairs = [(PLAIN, 1), *((name, number) for number in counts for name in SYSTEMS)]
         contenders = [
             _contender(loops, stage.pair, name, number, written)
             for name, number in dict.fromkeys(pairs)
         ]
-        alone, card = (
+        alone, auto = (
             {one.streams: one.key for one in contenders if one.system == name} for name in SYSTEMS
         )
         questions = [
-            Question(f"CARD / autoregressive, streams: {number}", card[number], (alone[number],))
+            Question(f"auto / autoregressive, streams: {number}", auto[number], (alone[number],))
             for number in counts
         ]
         # One run of all texts counts as one text.

@@ -30,7 +30,10 @@ QUESTIONS = (
     Question("CARD / PEARL", "card", ("pearl",)),
     Question("CARD / llama.cpp's best", "card", _LLAMA_CPP),
     Question("CARD / OpenVINO GenAI's best", "card", _OPENVINO),
-    Question("CARD through gRPC / in process", "card@grpc", ("card",)),
+    Question("auto / llama.cpp's best", "auto", _LLAMA_CPP),
+    Question("auto / OpenVINO GenAI's best", "auto", _OPENVINO),
+    Question("auto through gRPC / in process", "auto@grpc", ("auto",)),
+    Question("auto / autoregressive, both through gRPC", "auto@grpc", (f"{PLAIN}@grpc",)),
 )
 
 
@@ -47,14 +50,14 @@ def suite(
         typer.Option(help="A peer. May be repeated.", show_default=", ".join(PEERS)),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure peers too.")] = True,
-    grpc: Annotated[bool, typer.Option(help="Measure CARD through a real server too.")] = True,
+    grpc: Annotated[bool, typer.Option(help="Measure through a real server too.")] = True,
 ) -> None:
     """Measure our systems and their peers, interleaved in one run on the same weights."""
     names = [name.value for name in peer] if peer else list(PEERS)
 
     def line_up(stage: Stage) -> LineUp:
         found = line_up_in_process(stage.stack, stage.pair, _OURS)
-        served = {"card": SYSTEMS["card"]} if grpc else {}
+        served = {name: SYSTEMS[name] for name in (PLAIN, "auto")} if grpc else {}
         found += line_up_served(stage.stack, stage.pair, stage.settings_file, served)
         for name in names if peers else ():
             try:

@@ -22,7 +22,8 @@ def _complete(task: Task) -> Measurement:
 
 ALONE = Contender("autoregressive", "in_process", 1, complete=_complete)
 CARD = Contender("card", "in_process", 4, complete=_complete)
-SERVED = Contender("card", "grpc", 4, complete=_complete)
+AUTO = Contender("auto", "in_process", 4, complete=_complete)
+SERVED = Contender("auto", "grpc", 4, complete=_complete)
 PLAIN = Contender("llama_cpp", "peer", 1, complete=_complete)
 LOOKUP = Contender("llama_cpp_prompt_lookup", "peer", 1, 10, complete=_complete)
 
@@ -124,8 +125,8 @@ def test_best_of_a_peer_is_the_mode_that_is_fastest_over_all_texts() -> None:
 
 
 def test_served_system_is_compared_with_itself_in_process() -> None:
-    found = ratios([*speeds(CARD, a=400), *speeds(SERVED, a=300)], QUESTIONS)
-    assert answer(found, "CARD through gRPC / in process").value == pytest.approx(0.75)
+    found = ratios([*speeds(AUTO, a=400), *speeds(SERVED, a=300)], QUESTIONS)
+    assert answer(found, "auto through gRPC / in process").value == pytest.approx(0.75)
 
 
 def test_ratio_is_told_for_each_kind_of_prompt() -> None:

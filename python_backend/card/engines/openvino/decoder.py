@@ -94,10 +94,10 @@ class DecoderBuilder:
     def _logits(self, hidden: Node, table: Matrix) -> Node:
         """[rows, ids], the logits of the ranked ids."""
         cap = self._a.logit_cap
-        logits = _times(self._products_by_head(hidden, table, embedding), self._a.logit_scale)
+        logits = _times(self._products_by_head(hidden, table), self._a.logit_scale)
         return _times(ops.tanh(_times(logits, 1 / cap)), cap) if cap else logits
 
-    def _products_by_head(self, hidden: Node, table: Matrix, embedding: Node) -> Node:
+    def _products_by_head(self, hidden: Node, table: Matrix) -> Node:
         head, ranked = self._checkpoint.head(), self._ranked
         matrix = table if head is None else head
         if ranked is not None:

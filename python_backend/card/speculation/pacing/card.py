@@ -3,9 +3,9 @@
 The draft waits while the target reads the prompt, so that the first token comes as early as without
 a draft. A draft with a device of its own does not wait: it takes a head start.
 
-With `auto` the controller chooses between CARD and turns before each pass. Two models that share a
-device may gain more in turns: the target then waits for the number of draft passes with the highest
-gain.
+With `card` the draft always works. With `auto` the controller chooses before each pass whether the
+draft rests, works beside the target, or takes turns with it. In turns the target waits for the
+number of draft passes with the highest gain, which pays where both models share a device.
 """
 
 from __future__ import annotations
