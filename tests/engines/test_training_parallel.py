@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -39,14 +40,15 @@ RECIPE = ParallelRecipe(
 
 
 @pytest.fixture(scope="module")
-def texts() -> np.ndarray:
+def texts() -> NDArray[np.uint16]:
     """Texts that repeat: what is behind the next token can be learned."""
     random = np.random.default_rng(0)
     ids = json.loads((DRAFT / "draft_vocabulary.json").read_text())["ids"]
-    return np.stack([np.tile(random.choice(ids, 8), 4) for _ in range(12)]).astype(np.uint16)
+    tiled = [np.tile(random.choice(ids, 8), 4) for _ in range(12)]
+    return np.array(tiled, np.uint16)
 
 
-def tuning(folder: Path, texts: np.ndarray, recipe: ParallelRecipe = RECIPE) -> Tuning:
+def tuning(folder: Path, texts: NDArray[np.uint16], recipe: ParallelRecipe = RECIPE) -> Tuning:
     draft, teacher = read_draft(DRAFT, MASKS), read_draft(DRAFT, MASKS)
     return Tuning(draft, teacher, texts, recipe, CPU, folder, workers=2)
 
@@ -69,7 +71,7 @@ def test_chains_go_on_where_the_tokens_before_were_likely() -> None:
     assert (chains.anchor[chains.place == 3] >= 48).all()
 
 
-def test_mask_sees_its_text_and_its_own_chain_alone(texts: np.ndarray) -> None:
+def test_mask_sees_its_text_and_its_own_chain_alone(texts: NDArray[np.uint16]) -> None:
     """As while it serves: the text up to the anchor, then masks."""
     draft = read_draft(DRAFT, MASKS)
     with torch.no_grad():
@@ -89,7 +91,7 @@ def test_mask_sees_its_text_and_its_own_chain_alone(texts: np.ndarray) -> None:
 
 
 def test_tuning_lowers_the_loss_and_keeps_embedding_and_head(
-    texts: np.ndarray, tmp_path: Path
+    texts: NDArray[np.uint16], tmp_path: Path
 ) -> None:
     recipe = RECIPE.model_copy(update={"peak_rate": 3e-3, "mask_rate": 1e-2})
     made = tuning(tmp_path, texts, recipe)
@@ -101,7 +103,7 @@ def test_tuning_lowers_the_loss_and_keeps_embedding_and_head(
     assert made.draft.model.get_input_embeddings().weight.equal(embedding)
 
 
-def test_resumed_tuning_makes_the_same_steps(texts: np.ndarray, tmp_path: Path) -> None:
+def test_resumed_tuning_makes_the_same_steps(texts: NDArray[np.uint16], tmp_path: Path) -> None:
     whole, begun = tuning(tmp_path / "whole", texts), tuning(tmp_path / "parts", texts)
     for made, steps in ((whole, 4), (begun, 2)):
         for _ in range(steps):
@@ -116,7 +118,7 @@ def test_resumed_tuning_makes_the_same_steps(texts: np.ndarray, tmp_path: Path) 
 
 
 def test_written_draft_names_its_masks_and_holds_their_vectors(
-    texts: np.ndarray, tmp_path: Path
+    texts: NDArray[np.uint16], tmp_path: Path
 ) -> None:
     draft = read_draft(DRAFT, MASKS)
     write_draft(draft, [7, 8, 9], DRAFT, tmp_path)
@@ -131,7 +133,7 @@ def test_written_draft_names_its_masks_and_holds_their_vectors(
 
 
 def test_command_tunes_resumes_and_refuses_what_it_cannot_do(
-    texts: np.ndarray, tmp_path: Path
+    texts: NDArray[np.uint16], tmp_path: Path
 ) -> None:
     file, recipe, made = tmp_path / "texts.npy", tmp_path / "recipe.json", tmp_path / "made"
     np.save(file, texts)
@@ -155,7 +157,9 @@ def test_command_tunes_resumes_and_refuses_what_it_cannot_do(
     assert (code, "begun with another recipe" in said) == (2, True)
 
 
-def test_free_ids_are_special_tokens_that_nothing_uses(tmp_path: Path, texts: np.ndarray) -> None:
+def test_free_ids_are_special_tokens_that_nothing_uses(
+    tmp_path: Path, texts: NDArray[np.uint16]
+) -> None:
     shutil.copytree(DRAFT, tmp_path, dirs_exist_ok=True)
     tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
     ranked = set(json.loads((tmp_path / "draft_vocabulary.json").read_text())["ids"])

@@ -107,7 +107,7 @@ def read_architecture(path: Path) -> Architecture:
     check_not_quantised(path, config)
     file = files.config_file
     family = config.get("model_type")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise EngineError(
             f"{file}: model family {family!r} is not supported; allowed: {', '.join(FAMILIES)}"
             f"{ELSEWHERE}"

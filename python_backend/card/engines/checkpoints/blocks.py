@@ -75,7 +75,7 @@ def _q2_k(blocks: Bytes) -> GroupedMatrix:
 def _q3_k(blocks: Bytes) -> GroupedMatrix:
     """The third bits of 256 codes, the other bits, sixteen scales of six bits, their factor; code 4
     stands for 0."""
-    upper = _bits(blocks[..., :32], range(8), 1) << 2
+    upper = _bits(blocks[..., :32], range(8), 1) << np.uint8(2)
     codes = _pairs(blocks[..., 32:96]).reshape(upper.shape) | upper
     low = _bits(blocks[..., 96:104], (0, 4), 0x0F).reshape(*blocks.shape[:2], 16)
     high = _bits(blocks[..., 104:108], (0, 2, 4, 6), 3).reshape(*blocks.shape[:2], 16)
@@ -92,7 +92,7 @@ def _q4_k(blocks: Bytes) -> GroupedMatrix:
 def _q5_k(blocks: Bytes) -> GroupedMatrix:
     """As Q4_K, with the fifth bits of the codes before the others."""
     scale, minimum = _scales_and_minima(blocks)
-    fifth = _bits(blocks[..., 16:48], range(8), 1) << 4
+    fifth = _bits(blocks[..., 16:48], range(8), 1) << np.uint8(4)
     codes = _nibble_halves(blocks[..., 48:]).reshape(fifth.shape) | fifth
     return _matrix(codes, scale, minimum, 5)
 
@@ -102,7 +102,8 @@ def _q6_k(blocks: Bytes) -> GroupedMatrix:
     for 0."""
     outputs, count, _ = blocks.shape
     low = _bits(blocks[..., :128].reshape(outputs, count, 2, 64), (0, 4), 0x0F)
-    high = _bits(blocks[..., 128:192].reshape(outputs, count, 2, 32), (0, 2, 4, 6), 3) << 4
+    upper = _bits(blocks[..., 128:192].reshape(outputs, count, 2, 32), (0, 2, 4, 6), 3)
+    high = upper << np.uint8(4)
     codes = low.reshape(high.shape) | high
     scales = np.ascontiguousarray(blocks[..., 192:208]).view(np.int8)
     return _centred(codes, _halves(blocks, 208)[..., None] * scales, 32, 6)
@@ -196,7 +197,7 @@ def _pairs(packed: Bytes) -> Bytes:
 
 def _fifth_bits(packed: Bytes) -> Bytes:
     """[outputs, blocks, 32], in the place of the fifth bit, of 32 bits in four bytes."""
-    return np.unpackbits(packed, axis=-1, bitorder="little") << 4
+    return np.unpackbits(packed, axis=-1, bitorder="little") << np.uint8(4)
 
 
 def _scales_and_minima(blocks: Bytes) -> tuple[Numbers, Numbers]:

@@ -29,6 +29,7 @@ class Inputs:
 
 def inputs_of(a: Architecture, layer: LayerTensors, states: NDArray[np.float64]) -> Inputs:
     """Inputs of the layer's products, for a text's `states` [tokens, hidden] before the layer."""
+    assert layer.input_norm is not None  # as plain layers have
     normed = _norm(a, states, layer.input_norm)
     return Inputs(normed, _attended(a, layer, normed))
 
@@ -38,6 +39,7 @@ def forward(
 ) -> NDArray[np.float64]:
     """The states [tokens, hidden] behind the layer."""
     states = states + _linear(layer.output, inputs.mixed)
+    assert layer.post_norm is not None  # as plain layers have
     gate_up = _norm(a, states, layer.post_norm)
     gate, up = np.split(_linear(layer.gate_up, gate_up), 2, axis=-1)
     return states + _linear(layer.down, _silu(gate) * up)

@@ -81,7 +81,7 @@ class SafetensorsCheckpoint(StoredCheckpoint[_Stored]):
         for name, stored in found.items():
             check_tensor_not_quantised(directory, name, stored.kind)
         family = architecture.description
-        self._names = _NAMES | (_FUSED if family.fused else {}) | family.names
+        self._names = {**_NAMES, **(_FUSED if family.fused else {}), **family.names}
         super().__init__(directory, architecture, found)
 
     def _own(self, name: str) -> str:

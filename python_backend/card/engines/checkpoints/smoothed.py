@@ -114,6 +114,7 @@ class SmoothedCheckpoint(DerivedCheckpoint):
             if inputs is not None:
                 of_inputs[:] = _powers(joint.weight.dense(), _root_mean_square(inputs.attention))
             factors = _factors(of_inputs)
+            assert layer.input_norm is not None  # as plain layers have
             layer = replace(
                 layer,
                 query_key_value=_in_bytes(joint, factors),

@@ -52,8 +52,8 @@ class _Plain:
         return self._table[1]
 
     def product(self, inputs: Node, matrix: Matrix) -> Node:
-        shared = self._table is not None and self._table[0] is matrix
-        stored = self._table[1] if shared else self._made(matrix)
+        table, of_table = self._table or (None, None)
+        stored = of_table if table is matrix else self._made(matrix)
         return ops.matmul(inputs, stored, False, True)
 
     def _made(self, matrix: Matrix) -> Node:

@@ -49,7 +49,7 @@ class TileTensors:
     behind: Mapping[int, Tensor]
 
     @classmethod
-    def of(cls, tile: PathTile, row_multiple: int, windows: Iterable[int]) -> TileTensors:
+    def of(cls, tile: PathTile, row_multiple: int, windows: Iterable[int] = ()) -> TileTensors:
         session, count, path = tile.session, len(tile.rows), tile.path
         last = session.start + len(path)
         positions = np.arange(last - count, last)
@@ -79,10 +79,12 @@ def attend(
     keys: Tensor,
     values: Tensor,
     tile: TileTensors,
-    scale: float,
-    window: int | None,
+    scale: float | None = None,
+    window: int | None = None,
 ) -> Tensor:
     """[pass rows, heads, head_size] queries -> [rows of the tile, heads * head_size].
+
+    scale  of the scores; None: one over the root of the size of a head
 
     keys: [kv_heads, head_size, places] and values: [kv_heads, places, head_size] of the lane.
     """
@@ -91,7 +93,7 @@ def attend(
     share = heads // kv_heads
     by_head = query.index_select(0, tile.rows).view(rows, kv_heads, share, size).transpose(0, 1)
     scaled = torch.empty(by_head.shape, dtype=query.dtype)
-    torch.mul(by_head, scale, out=scaled)
+    torch.mul(by_head, size**-0.5 if scale is None else scale, out=scaled)
     seen_keys, seen_values = keys[..., : tile.extent], values[:, : tile.extent]
     if tile.tail is not None:
         seen_keys = torch.cat([keys[..., : tile.start], keys.index_select(2, tile.tail)], dim=2)
