@@ -113,7 +113,8 @@ def test_a_smoothed_layer_computes_the_same(architecture: Architecture) -> None:
         error = np.sqrt(np.mean((found - expected) ** 2)) / (expected - table).std()
         assert error < 0.005  # 0.011 and more without smoothing
         # The last bits of a sum change none of these: every load computes the same text.
-        assert stored.input_norm is not None and layer.input_norm is not None
+        assert stored.input_norm is not None
+        assert layer.input_norm is not None
         powers = np.log2(stored.input_norm / layer.input_norm)
         np.testing.assert_array_equal(powers, powers.round())
         for tensors in (layer.query_key_value, layer.output):
@@ -145,7 +146,8 @@ def test_a_second_load_smooths_by_what_the_first_found(monkeypatch: pytest.Monke
     monkeypatch.setattr(smoothed, "inputs_of", refuse)
     again = SmoothedCheckpoint(Q41(ARCHITECTURE), ARCHITECTURE, first.smoothing)
     for layer, same in zip(expected, again.layers(), strict=True):
-        assert layer.input_norm is not None and same.input_norm is not None
+        assert layer.input_norm is not None
+        assert same.input_norm is not None
         np.testing.assert_array_equal(layer.input_norm, same.input_norm)
         for ours, theirs in (
             (layer.query_key_value.weight, same.query_key_value.weight),
