@@ -20,6 +20,7 @@ from bench import terminal
 from bench.conditions import where_and_when
 from bench.peers import PEERS, Mode, Peer, PeerError, Worker, install, start
 from bench.shape_models import HEAD_KINDS, SHAPES, write_model
+from card.engines.processor import resolve_dtype
 from card.settings import load_settings
 
 ShapeName = Enum("ShapeName", {name: name for name in SHAPES}, type=str)  # type: ignore[misc]
@@ -68,15 +69,14 @@ def shapes(
 
 def _measured(file: Path, tokens: int, peers: Sequence[Peer]) -> Iterator[dict[str, Any]]:
     """A row of figures for each system that can run the file; the others say why not."""
+    dtype = resolve_dtype("auto")  # a peer's own choice; ours chooses by the file
     running: dict[str, Worker] = {}
     rows: dict[str, dict[str, Any]] = {}
     try:
         for peer in peers:
             try:
                 with _ready_in(rows.setdefault(peer.name, {"system": peer.name})):
-                    running[peer.name] = start(
-                        peer, install(peer), (file, file), "float32", _CONTEXT
-                    )
+                    running[peer.name] = start(peer, install(peer), (file, file), dtype, _CONTEXT)
             except PeerError as error:
                 rows[peer.name]["skipped"] = str(error)
         measured: dict[str, dict[str, list[float]]] = {name: {} for name in running}
