@@ -15,11 +15,15 @@ import numpy as np
 import tiny_models
 import torch
 from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter, quants
+from gguf.constants import GGML_QUANT_SIZES
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
+KINDS = (
+    *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"),
+)
 
 _SHAPE = {
     "vocab_size": 96,
@@ -57,9 +61,17 @@ _NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-_SCALE_BYTES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+_SCALE_BYTES = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+    "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+}
 """Where a block's float16 scales lie: of its weights, then of its minimums."""
-_CENTRE = {"Q4_K": 7.5, "Q5_K": 15.5}
+_CENTRE = {"Q2_K": 1.5, "Q4_K": 7.5, "Q5_K": 15.5}
 
 
 def write(
@@ -158,8 +170,8 @@ def _packed(
         return quants.quantize(values, kind)
     # The package cannot quantise these: random blocks, as large as the values are.
     shape = quants.quant_shape_to_byte_shape(values.shape, kind)
-    size = quants.quant_shape_to_byte_shape((256,), kind)[0]
-    blocks = random.integers(0, 256, (*shape[:-1], shape[-1] // size, size), np.uint8)
+    block, size = GGML_QUANT_SIZES[kind]
+    blocks = random.integers(0, 256, (*shape[:-1], values.shape[-1] // block, size), np.uint8)
 
     def scaled(scale: float) -> NDArray[Any]:
         for at, factor in zip(_SCALE_BYTES[kind.name], (1.0, _CENTRE.get(kind.name)), strict=False):

@@ -183,14 +183,6 @@ def test_a_draft_ranks_the_ids_that_it_was_given_and_no_others(
     assert_close(read_alone(target, TEXT, [64]), expected)
 
 
-def test_a_sliding_window_limits_the_context(tmp_path: Path, engine_class: type[AnyEngine]) -> None:
-    tiny_models.save(tmp_path, "mistral_sliding")
-    engine = engine_class.load(tmp_path, EngineOptions(context=SLIDING_WINDOW, sessions=1))
-    assert engine.context == SLIDING_WINDOW
-    with pytest.raises(EngineError, match=f"{SLIDING_WINDOW} positions"):
-        engine_class.load(tmp_path, EngineOptions(context=SLIDING_WINDOW + 1, sessions=1))
-
-
 def test_a_checkpoint_in_shards_and_in_bfloat16_reads_like_one_file(
     tmp_path: Path, engine_class: type[AnyEngine]
 ) -> None:

@@ -28,36 +28,46 @@ from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-Attend = Callable[[Tensor, Tensor, Tensor, TileTensors], Tensor]
+Attend = Callable[..., Tensor]
 
 
-def rounded_by_rows(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+def rounded_by_rows(
+    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+) -> Tensor:
     """A last bit that depends on how many rows are attended together."""
-    return attend(query, keys, values, tile) * (1 + 2**-7 * (len(tile.rows) > 5))
+    return attend(query, keys, values, tile, *more) * (1 + 2**-7 * (len(tile.rows) > 5))
 
 
-def without_mask(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+def without_mask(
+    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+) -> Tensor:
     """Rows that see what stands behind them."""
-    return attend(query, keys, values, replace(tile, hidden=torch.zeros_like(tile.hidden)))
+    return attend(query, keys, values, replace(tile, hidden=torch.zeros_like(tile.hidden)), *more)
 
 
-def summed_at_once(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+def summed_at_once(
+    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+) -> Tensor:
     """Far behind the beginning alone, a last bit that depends on the rows of the pass."""
     far = tile.extent > 256 and len(tile.rows) > 5
-    return attend(query, keys, values, tile) * (1 + 2**-7 * far)
+    return attend(query, keys, values, tile, *more) * (1 + 2**-7 * far)
 
 
-def scaled_beside_others(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+def scaled_beside_others(
+    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+) -> Tensor:
     """Behind the first block alone, a last bit that depends on whether others share the pass."""
     if len(query) > len(tile.rows):
         values = values.clone()
         values[:, BLOCK:] *= 1 + 2**-7
-    return attend(query, keys, values, tile)
+    return attend(query, keys, values, tile, *more)
 
 
-def read_as_it_lies(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+def read_as_it_lies(
+    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+) -> Tensor:
     """A row of a tree that takes the places behind the prefix as they lie."""
-    return attend(query, keys, values, replace(tile, tail=None))
+    return attend(query, keys, values, replace(tile, tail=None), *more)
 
 
 @pytest.fixture

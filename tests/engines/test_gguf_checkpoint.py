@@ -16,7 +16,7 @@ from transformers import LlamaConfig, PreTrainedModel
 
 from card.engines import EngineError, Ranking, SequenceTokens
 from card.engines.architecture import read_architecture
-from card.engines.checkpoints import DenseMatrix, GroupedMatrix, open_checkpoint
+from card.engines.checkpoints import GroupedMatrix, JoinedMatrix, open_checkpoint
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
@@ -49,7 +49,7 @@ def test_every_type_computes_what_its_unpacked_weights_compute(tmp_path: Path, k
     checkpoint = open_checkpoint(file, read_architecture(file))
     assert checkpoint.matrices_are == kind
     stays_grouped = isinstance(checkpoint.embedding(), GroupedMatrix)
-    assert stays_grouped == (kind in ("Q8_0", "Q4_0", "Q4_1"))
+    assert stays_grouped == (kind not in ("F32", "F16", "BF16"))
     stored = model.get_parameter("model.embed_tokens.weight").detach().numpy()
     np.testing.assert_array_equal(checkpoint.embedding().dense(), stored)
     assert difference(file, model) < CLOSE
@@ -95,7 +95,7 @@ def test_rows_of_query_and_key_are_exactly_those_of_the_model(tmp_path: Path) ->
         np.testing.assert_array_equal(found, stored)
 
 
-def test_a_stack_of_several_types_is_unpacked(tmp_path: Path) -> None:
+def test_a_stack_of_several_types_keeps_each(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     kinds = {
         "": "Q4_0",
@@ -106,7 +106,7 @@ def test_a_stack_of_several_types_is_unpacked(tmp_path: Path) -> None:
     model = gguf_models.write(file, "llama", kinds)
     checkpoint = open_checkpoint(file, read_architecture(file))
     layer = next(checkpoint.layers())
-    assert isinstance(layer.query_key_value.weight, DenseMatrix)
+    assert isinstance(layer.query_key_value.weight, JoinedMatrix)
     assert isinstance(layer.gate_up.weight, GroupedMatrix)
     assert checkpoint.matrices_are == "mixed"
     assert difference(file, model) < CLOSE

@@ -99,9 +99,11 @@ def test_larger_logits_may_be_further_off() -> None:
 
 
 def test_check_of_rows_fails_when_attention_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors) -> Tensor:
+    def wrong(
+        query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+    ) -> Tensor:
         unmasked = replace(tile, hidden=torch.zeros_like(tile.hidden))
-        return attend(query, keys, values, unmasked) * 1.25
+        return attend(query, keys, values, unmasked, *more) * 1.25
 
     monkeypatch.setattr(eager_decoder, "attend", wrong)
     rows, _ = check_rows(DRAFT_ALONE, "cpu", replace(TINY, context=200))

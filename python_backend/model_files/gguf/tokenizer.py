@@ -92,13 +92,17 @@ def _sentencepiece(header: Header, tokens: Sequence[str]) -> Tokenizer:
     if merges is None:
         merges = _merges_by_score(vocabulary, _scores(header, tokens))
     tokenizer = Tokenizer(BPE(vocabulary, merges, fuse_unk=True, byte_fallback=True))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="first", split=False)
+    # Gemma's begin a text without the space that others put before it.
+    spaced = header.value("tokenizer.ggml.add_space_prefix", bool) is not False
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(
+        _SPACE, prepend_scheme="first" if spaced else "never", split=False
+    )
     tokenizer.decoder = decoders.Sequence(
         [
             decoders.Replace(_SPACE, " "),
             decoders.ByteFallback(),
             decoders.Fuse(),
-            decoders.Strip(" ", left=1),
+            *([decoders.Strip(" ", left=1)] if spaced else []),
         ]
     )
     _add_special(tokenizer, ["<s>", "</s>", "<unk>"])
