@@ -108,7 +108,7 @@ class Tuning:
     def evaluate(self) -> Accepted:
         """Count accepted tokens on the held-out texts, and add a line to the curve."""
         recipe, progress = self.recipe, self.progress
-        texts = np.asarray(self._held_out[:, : recipe.evaluation_window], np.int64)
+        texts = np.array(self._held_out[:, : recipe.evaluation_window], np.int64)
         with self.compute.autocast():
             found = evaluate(self.draft, texts, recipe)
         masks, held = np.mean(progress.losses[-200:] or [(math.nan, math.nan)], axis=0)
@@ -126,7 +126,7 @@ class Tuning:
 
     def evaluate_teacher(self) -> Accepted:
         """Accepted tokens of the draft before any tuning; only `step_by_step` means something."""
-        texts = np.asarray(self._held_out[:, : self.recipe.evaluation_window], np.int64)
+        texts = np.array(self._held_out[:, : self.recipe.evaluation_window], np.int64)
         with self.compute.autocast():
             return evaluate(self._teacher, texts, self.recipe)
 
