@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tiny_models import FAMILIES, SLIDING_WINDOW, forward_rows, random_tokens, read_alone
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from card.engines import FOLLOWS_PREFIX, Engine, EngineError, Ranking, SequenceTokens
+from card.engines import FOLLOWS_PREFIX, Engine, Ranking, SequenceTokens
 from card.engines.draft_vocabulary import DRAFT_VOCABULARY
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions

@@ -54,7 +54,7 @@ def spread_between(one: NDArray[np.float32], other: NDArray[np.float32]) -> floa
 
 
 @pytest.mark.parametrize(
-    ("kind", "stored"), [("Q4_0", {"u4"}), ("Q4_1", {"u4", "f32", "u8"}), ("Q8_0", {"u8"})]
+    ("kind", "stored"), [("Q4_0", {"u4"}), ("Q4_1", {"u4", "f16", "u8"}), ("Q8_0", {"u8"})]
 )
 def test_a_gguf_file_is_computed_with_its_own_codes(
     tmp_path: Path, kind: str, stored: set[str]

@@ -87,17 +87,8 @@ def test_a_tensor_that_changes_what_is_computed_is_named(
         ({"model_type": "gpt2"}, ["'gpt2'", "llama, mistral, qwen2, qwen3"]),
         ({"model_type": None}, ["model family None", "llama"]),
         (
-            {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
-            ["rope_type 'yarn'", "default, linear, llama3"],
-        ),
-        (
             {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
             ["rope_type 'dynamic'", "default, linear, llama3"],
-        ),
-        ({"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
-        (
-            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
-            ["partial_rotary_factor"],
         ),
         ({"hidden_act": "gelu"}, ["hidden_act 'gelu'", "silu"]),
         ({"num_attention_heads": 4, "num_key_value_heads": 3}, ["num_key_value_heads 3"]),
@@ -112,7 +103,6 @@ def test_a_tensor_that_changes_what_is_computed_is_named(
             ["factor is 1e-300", "from 1"],
         ),
         ({"rope_parameters": "x"}, ["rope_parameters 'x'"]),
-        ({"rope_parameters": {"full_attention": {"rope_theta": 5e5}}}, ["one set of them"]),
         (
             {"rope_parameters": {"rope_type": "llama3", "factor": 8, "high_freq_factor": 1}},
             ["high_freq_factor 1.0 must be greater"],
