@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_models
@@ -32,21 +33,21 @@ Attend = Callable[..., Tensor]
 
 
 def rounded_by_rows(
-    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any
 ) -> Tensor:
     """A last bit that depends on how many rows are attended together."""
     return attend(query, keys, values, tile, *more) * (1 + 2**-7 * (len(tile.rows) > 5))
 
 
 def without_mask(
-    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any
 ) -> Tensor:
     """Rows that see what stands behind them."""
     return attend(query, keys, values, replace(tile, hidden=torch.zeros_like(tile.hidden)), *more)
 
 
 def summed_at_once(
-    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any
 ) -> Tensor:
     """Far behind the beginning alone, a last bit that depends on the rows of the pass."""
     far = tile.extent > 256 and len(tile.rows) > 5
@@ -54,7 +55,7 @@ def summed_at_once(
 
 
 def scaled_beside_others(
-    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any
 ) -> Tensor:
     """Behind the first block alone, a last bit that depends on whether others share the pass."""
     if len(query) > len(tile.rows):
@@ -64,7 +65,7 @@ def scaled_beside_others(
 
 
 def read_as_it_lies(
-    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
+    query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any
 ) -> Tensor:
     """A row of a tree that takes the places behind the prefix as they lie."""
     return attend(query, keys, values, replace(tile, tail=None), *more)

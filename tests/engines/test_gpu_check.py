@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,9 +100,7 @@ def test_larger_logits_may_be_further_off() -> None:
 
 
 def test_check_of_rows_fails_when_attention_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(
-        query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: float | None
-    ) -> Tensor:
+    def wrong(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any) -> Tensor:
         unmasked = replace(tile, hidden=torch.zeros_like(tile.hidden))
         return attend(query, keys, values, unmasked, *more) * 1.25
 
