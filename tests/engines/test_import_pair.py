@@ -274,12 +274,12 @@ def of_an_unknown_type(model: Path) -> Path:
     file = model.with_suffix(".gguf")
     tokens = ["a", "b", "ab", *(f"t{index}" for index in range(93))]
     about = gguf_models.with_tokens(tokens, [1] * 96, merges=["a b"])
-    gguf_models.write(file, "llama", "Q5_0", metadata=about)
+    gguf_models.write(file, "llama", "TQ1_0", metadata=about)
     return file
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"), [(lies_twice, "lies in model-00001"), (of_an_unknown_type, "is Q5_0")]
+    ("spoil", "said"), [(lies_twice, "lies in model-00001"), (of_an_unknown_type, "is TQ1_0")]
 )
 def test_weights_that_nobody_can_run_are_not_left_to_tensorrt_llm(
     pair: dict[str, Path], tmp_path: Path, spoil: Callable[[Path], Path], said: str

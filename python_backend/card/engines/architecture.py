@@ -120,6 +120,10 @@ def read_architecture(path: Path) -> Architecture:
         raise EngineError(f"{file}: {error}") from error
 
 
+_MOST_LAYERS = 10_000
+"""Every layer is described before the weights are looked at, so their number has a bound."""
+
+
 def _architecture(name: str, config: dict[str, Any]) -> Architecture:
     family = FAMILIES[name]
     activation = config.get(family.activation) or family.default_activation
@@ -140,6 +144,8 @@ def _architecture(name: str, config: dict[str, Any]) -> Architecture:
     if head_size % 2:
         raise ValueError(f"heads of {head_size} numbers are not supported; allowed: even sizes")
     layers = whole_number(config, "num_hidden_layers")
+    if layers > _MOST_LAYERS:
+        raise ValueError(f"num_hidden_layers is {layers}; allowed: at most {_MOST_LAYERS}")
     positions = read_positions(family, config, layers, head_size)
     ropes = [it.rope for it in positions if it.rope is not None]
     return Architecture(
