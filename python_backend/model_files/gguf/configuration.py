@@ -43,8 +43,7 @@ def configuration(header: Header) -> dict[str, Any]:
     if family not in ARCHITECTURES:
         raise ModelFilesError(
             f"{header.file}: general.architecture {family!r} is not supported; "
-            f"allowed: {', '.join(ARCHITECTURES)}; a mixture of experts, latent or linear "
-            "attention and other families are served by vLLM (engine: vllm)"
+            f"allowed: {', '.join(ARCHITECTURES)}"
         )
     if not header.tensors:
         raise ModelFilesError(

@@ -263,7 +263,7 @@ def _check_family(directory: Path, architecture: Architecture, options: EngineOp
         allowed = ", ".join(name for name, family in FAMILIES.items() if family.on_cuda)
         raise EngineError(
             f"{directory}: the family {architecture.family} does not run on CUDA here; allowed: "
-            f"{allowed}; set engine: openvino, or engine: vllm"
+            f"{allowed}; set engine: openvino"
         )
     window = min(architecture.windows, default=options.context)
     if options.context > window or architecture.rope.scale != 1:
