@@ -152,6 +152,13 @@ class Worker:
 
     def complete(self, task: Task, mode: Mode, tokenizer: Tokenizer) -> Measurement:
         """Raises `PeerError`."""
+        answer = self.ask(task, mode)
+        tokens = answer["tokens"]
+        text, seconds = text_of(tokenizer, task, tokens), answer["seconds"]
+        return Measurement(text, tuple(tokens), len(tokens), seconds, answer["first_token_s"])
+
+    def ask(self, task: Task, mode: Mode) -> dict[str, Any]:
+        """The answer to a request (`peers/answering.py`). Raises `PeerError`."""
         request = {
             "mode": mode.mode,
             "assistant_tokens": mode.assistant_tokens,
@@ -160,13 +167,6 @@ class Worker:
             "temperature": task.temperature,
             "seed": task.seed,
         }
-        answer = self.ask(request)
-        tokens = answer["tokens"]
-        text, seconds = text_of(tokenizer, task, tokens), answer["seconds"]
-        return Measurement(text, tuple(tokens), len(tokens), seconds, answer["first_token_s"])
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a request (`peers/answering.py`). Raises `PeerError`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
@@ -175,7 +175,7 @@ class Worker:
             raise PeerError(f"{self._name}: the worker ended") from None
         answer = self._read()
         if "error" in answer:
-            raise PeerError(f"{self._name} {request['mode']}: {answer['error']}")
+            raise PeerError(f"{self._name} {mode.mode}: {answer['error']}")
         return answer
 
     @property

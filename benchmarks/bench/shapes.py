@@ -18,7 +18,9 @@ from rich.console import Console
 
 from bench import terminal
 from bench.conditions import where_and_when
+from bench.measurement import Task
 from bench.peers import PEERS, Mode, Peer, PeerError, Worker, install, start
+from bench.prompts import Prompt
 from bench.shape_models import HEAD_KINDS, SHAPES, write_model
 from card.engines.processor import resolve_dtype
 from card.settings import load_settings
@@ -110,24 +112,19 @@ def _texts(name: str, worker: Worker, tokens: int) -> Iterator[tuple[str, float]
     """Figures of one round: tokens/s behind the first token, and of reading a prompt."""
     for mode, figure in (("generate", "tokens_per_s"), ("ngram", "tokens_per_s_ngrams")):
         if mode == "generate" or name == _OURS.name:
-            answer = worker.ask(_request(mode, _SHORT, tokens))
+            answer = _answer(worker, mode, _SHORT, tokens)
             yield figure, (tokens - 1) / (answer["seconds"] - answer["first_token_s"])
             if mode == "generate":
                 yield "first_token_s", answer["first_token_s"]
-    answer = worker.ask(_request("generate", _LONG, 2))
+    answer = _answer(worker, "generate", _LONG, 2)
     yield "prompt_tokens_per_s", _LONG / answer["first_token_s"]
 
 
 def _pass_ms(worker: Worker, rows: int) -> float:
-    return round(1e3 * float(worker.ask(_request("rows", rows, 1))["seconds"]), 2)
+    return round(1e3 * float(_answer(worker, "rows", rows, 1)["seconds"]), 2)
 
 
-def _request(mode: str, prompt: int, tokens: int) -> dict[str, Any]:
-    return {
-        "mode": mode,
-        "assistant_tokens": None,
-        "prompt": [100 + 7 * at for at in range(prompt)],
-        "max_tokens": tokens,
-        "temperature": 0.0,
-        "seed": 0,
-    }
+def _answer(worker: Worker, mode: str, prompt: int, tokens: int) -> dict[str, Any]:
+    """To a prompt of so many tokens, with so many new ones, greedy."""
+    ids = tuple(100 + 7 * at for at in range(prompt))
+    return worker.ask(Task(Prompt("shape", "", ids), 0.0, 0, tokens), Mode("shape", mode))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
 import os
@@ -14,12 +13,10 @@ from pathlib import Path
 from typing import IO
 
 from card.serving.addresses import bracketed, reachable
-from card.serving.child import bound
 from card.settings import ServingSettings
-from loading.supervised import open_local
+from loading.supervised import says_ok, spawned
 
 MODEL = "ensemble"
-_ANSWER_S = 2.0
 
 
 class GatewayEndedError(RuntimeError):
@@ -55,23 +52,12 @@ class GatewayProcess:
 
     def start(self, output: IO[bytes] | None = None) -> None:
         """Start it, from the main thread. Its log goes to `output`, or to standard error."""
-        self._process = subprocess.Popen(
-            bound(signal.SIGTERM, self._command),
-            env=os.environ,
-            stdin=subprocess.DEVNULL,
-            stdout=output or sys.stderr,
-            stderr=output or sys.stderr,
-            start_new_session=True,
-        )
+        self._process = spawned(self._command, output)
 
     def is_ready(self) -> bool:
         """Whether it answers and the server behind it too. Raises `GatewayEndedError`."""
         self.check_alive()
-        try:
-            with open_local(f"{self._url}/health", _ANSWER_S) as answer:
-                return bool(answer.status == http.client.OK)
-        except OSError:  # not bound yet, or an answer that says no
-            return False
+        return says_ok(f"{self._url}/health")
 
     def check_alive(self) -> None:
         """Raises `GatewayEndedError` if it has ended."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,12 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from card.serving.child import bound
 from card.settings import REPOSITORY_ROOT
-from loading.supervised import open_local
+from loading.supervised import is_settled, readiness, says_ok, spawned
 
 PORTS = ("http", "grpc", "metrics", "health", "openai")
-_ANSWER_S = 2.0
 _TOOLS = REPOSITORY_ROOT / "tools"
 
 
@@ -62,32 +57,17 @@ class Replica:
         settings = [] if self.settings is None else [f"--settings={self.settings}"]
         command = [sys.executable, "-m", "demonstration", "--openai", *ports, *settings]
         with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                bound(signal.SIGTERM, command),
-                env=os.environ | {"PYTHONPATH": str(_TOOLS)} | dict(self.variables),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            variables = {"PYTHONPATH": str(_TOOLS), **self.variables}
+            self._process = spawned(command, output, variables)
 
     def is_ready(self) -> bool:
         """Whether a request now would be answered. Raises `ReplicaEndedError`."""
         self.check_alive()
-        try:
-            with open_local(f"{self.url}/health", _ANSWER_S) as answer:
-                return bool(answer.status == http.client.OK)
-        except OSError:  # not bound yet, or an answer that says no
-            return False
+        return says_ok(f"{self.url}/health")
 
     def is_settled(self) -> bool:
         """Whether no model of it prepares anything any more: for measurements."""
-        try:
-            with open_local(f"http://127.0.0.1:{self.ports['health']}/ready", _ANSWER_S) as answer:
-                models = json.load(answer)["models"].values()
-        except OSError:
-            return False
-        return all(model["loading"] is None for model in models)
+        return is_settled(readiness(f"http://127.0.0.1:{self.ports['health']}/ready"))
 
     def check_alive(self) -> None:
         """Raises `ReplicaEndedError` if it has ended with an error."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from card.serving.child import bound
-from loading.supervised import open_local
+from loading.supervised import open_local, spawned
 
 HEALTH_S = 1
 """A replica that does not answer `/health` is left within this time and the one below."""
@@ -70,15 +68,9 @@ class Router:
     def start(self) -> None:
         """Start it, from the main thread."""
         with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                bound(signal.SIGTERM, self.command),
-                # It must reach this machine's replicas past a proxy of the environment.
-                env=os.environ | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            # It must reach this machine's replicas past a proxy of the environment.
+            past_proxies = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+            self._process = spawned(self.command, output, past_proxies)
 
     def is_ready(self) -> bool:
         """Whether it sends requests to every replica. Raises `RouterEndedError`."""

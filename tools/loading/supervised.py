@@ -59,6 +59,48 @@ def reserved_serving(address: str = "127.0.0.1") -> Iterator[dict[str, int]]:
         yield dict(zip(fields, ports, strict=True))
 
 
+def spawned(
+    command: Sequence[str], output: IO[bytes] | None, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """A child process out of reach of a Ctrl-C at the terminal, which gets SIGTERM when this
+    program dies. Call it from the main thread. Its log goes to `output`, or to standard error;
+    `variables` are added to its environment."""
+    return subprocess.Popen(
+        bound(signal.SIGTERM, command),
+        env=os.environ | dict(variables or {}),
+        stdin=subprocess.DEVNULL,
+        stdout=output or sys.stderr,
+        stderr=output or sys.stderr,
+        start_new_session=True,
+    )
+
+
+def says_ok(url: str) -> bool:
+    """Whether the answer is 200."""
+    try:
+        with open_local(url, _ANSWER_S) as answer:
+            return bool(answer.status == http.client.OK)
+    except OSError:  # not bound yet, or an answer that says no
+        return False
+
+
+def readiness(url: str) -> dict[str, Any] | None:
+    """What a supervisor says of its models, once it says that it is ready; `url` is that of
+    `/ready`."""
+    try:
+        with open_local(url, _ANSWER_S) as answer:
+            said: dict[str, Any] = json.load(answer)
+    except OSError:  # not bound yet, or an answer that says no
+        return None
+    return said
+
+
+def is_settled(ready: Mapping[str, Any] | None) -> bool:
+    """Whether a supervisor with this `readiness` is ready and no model prepares anything any more,
+    so that requests have the processor to themselves."""
+    return ready is not None and all(model["loading"] is None for model in ready["models"].values())
+
+
 def last_words(log: IO[bytes]) -> str:
     """Of a supervisor that did not start: its error lines, or the end of its log without any."""
     lines = _lines(log)
@@ -112,36 +154,19 @@ class SupervisedServer:
         self.host = bracketed(reachable(serving.address))
         """Where programs on this machine reach the server, as it stands in front of a port."""
         self._ready_url = f"http://{self.host}:{serving.health_port}/ready"
-        self.process = subprocess.Popen(
-            bound(signal.SIGTERM, [*map(str, command), *file]),
-            env=os.environ | ports | dict(variables or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=output or sys.stderr,
-            stderr=output or sys.stderr,
-            start_new_session=True,
-        )
+        self.process = spawned([*map(str, command), *file], output, ports | dict(variables or {}))
 
     def is_ready(self) -> bool:
         """Whether a request now would be answered. Raises `SupervisorEndedError`."""
         return self._readiness() is not None
 
     def is_settled(self) -> bool:
-        """Whether it is ready and no model prepares anything any more, so that requests have the
-        processor to themselves. Raises `SupervisorEndedError`."""
-        ready = self._readiness()
-        return ready is not None and all(
-            model["loading"] is None for model in ready["models"].values()
-        )
+        """As the function of that name says. Raises `SupervisorEndedError`."""
+        return is_settled(self._readiness())
 
     def _readiness(self) -> dict[str, Any] | None:
-        """What it says of its models, once it says that it is ready."""
         self.check_alive()
-        try:
-            with open_local(self._ready_url, _ANSWER_S) as answer:
-                said: dict[str, Any] = json.load(answer)
-        except OSError:  # not bound yet, or an answer that says no
-            return None
-        return said
+        return readiness(self._ready_url)
 
     def check_alive(self) -> None:
         """Raises `SupervisorEndedError` if the supervisor has ended."""

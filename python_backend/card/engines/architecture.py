@@ -87,6 +87,8 @@ class Architecture:
 
 
 _LARGE = 1e12
+_MOST_LAYERS = 10_000
+"""Every layer is described before the weights are looked at, so their number has a bound."""
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -118,10 +120,6 @@ def read_architecture(path: Path) -> Architecture:
         raise EngineError(f"{file}: {error.args[0]!r} is missing") from None
     except (TypeError, ValueError) as error:
         raise EngineError(f"{file}: {error}") from error
-
-
-_MOST_LAYERS = 10_000
-"""Every layer is described before the weights are looked at, so their number has a bound."""
 
 
 def _architecture(name: str, config: dict[str, Any]) -> Architecture:

@@ -19,6 +19,15 @@ from typing import NamedTuple
 from card.cache import LEAST_CHANCE, ROOT, Tree, follow
 
 
+def path_to(node: int, token: Sequence[int], parent: Sequence[int]) -> list[int]:
+    """Tokens from the root to `node`, of a tree with the `token` and `parent` of each node."""
+    tokens: list[int] = []
+    while node != ROOT:
+        tokens.append(token[node])
+        node = parent[node]
+    return tokens[::-1]
+
+
 class Nodes(NamedTuple):
     """Candidates that a drafter adds to a session's tree, parents before children.
 
@@ -116,11 +125,7 @@ class GrowingTree:
 
     def path(self, node: int) -> list[int]:
         """Tokens from the root to `node`."""
-        tokens: list[int] = []
-        while node != ROOT:
-            tokens.append(self.token[node])
-            node = self.parent[node]
-        return tokens[::-1]
+        return path_to(node, self.token, self.parent)
 
     def re_root(self, committed: list[int]) -> ReRoot:
         """Make the last of the `committed` tokens the root and keep only its descendants.

@@ -99,6 +99,13 @@ def test_auto_when_the_draft_is_good_gains_nearly_what_the_best_fixed_way_gains(
     assert auto < min(fixed) / 0.7
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+def test_auto_when_the_draft_is_good_gains(machine: str) -> None:
+    with SimulatedMachine(MACHINES[machine], agreement=GOOD) as server:
+        taken = written_ms(server, range(4), 96)
+    assert taken < plain_ms(machine, 4 * 96) / 1.05
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{1: 0.5}, {1: 3.0}, {1: 0.5, 2: 1.0}, {1: 3.0, 2: 1.0}, {1: 1.0, 2: 0.5}, {1: 1.0, 2: 3.0}],

@@ -15,12 +15,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from card.engines import EngineError
+from card.engines.draft_vocabulary import read_draft_vocabulary
 from training.errors import TrainingError
 from training.parallel.draft import ParallelDraft
 
 MASK_EMBEDDING = "mask_embedding"
 MASK_IDS = "pard_tokens"
-_VOCABULARY = "draft_vocabulary.json"
 _EMBEDDING = "model.embed_tokens.weight"
 Texts = npt.NDArray[np.integer[Any]]
 
@@ -116,7 +117,9 @@ def write_draft(draft: ParallelDraft, ids: Sequence[int], source: Path, folder: 
 
 
 def _ranked(folder: Path, vocabulary: int) -> npt.NDArray[np.int64]:
-    file = folder / _VOCABULARY
-    if not file.is_file():
-        return np.arange(vocabulary)
-    return np.sort(np.array(json.loads(file.read_text("utf-8"))["ids"], np.int64))
+    """The ids that the draft ranks, ascending. Raises `TrainingError`."""
+    try:
+        listed = read_draft_vocabulary(folder, vocabulary)
+    except EngineError as error:
+        raise TrainingError(str(error)) from error
+    return np.arange(vocabulary) if listed is None else listed.astype(np.int64)

@@ -24,7 +24,7 @@ from typing import ClassVar
 from card.cache import LEAST_CHANCE, ROOT
 from card.speculation.drafters.growth.best_first import BestFirst
 from card.speculation.drafters.growth.frontier import UNLIKELY, Child
-from card.speculation.tree import sharpened
+from card.speculation.tree import path_to, sharpened
 
 _BEAM = 2
 """Paths that the search keeps at each place; the paper keeps 3. More gained nothing."""
@@ -91,11 +91,7 @@ class Paths:
 
     def path(self, node: int) -> list[int]:
         """Tokens from the root to `node`."""
-        tokens: list[int] = []
-        while node != ROOT:
-            tokens.append(self.token[node])
-            node = self.parent[node]
-        return tokens[::-1]
+        return path_to(node, self.token, self.parent)
 
     def _total(self, node: int) -> float:
         return 0.0 if node == ROOT else self.total[node]
