@@ -109,7 +109,7 @@ FAMILIES: Mapping[str, Family] = {
 """By ``model_type`` (SmolLM, SmolLM2 and TinyLlama are ``llama``; Phi-4 is ``phi3``)."""
 
 ELSEWHERE = (
-    "; a mixture of experts, latent or linear attention and other families are served by vLLM "
-    "(engine: vllm)"
+    "; a mixture of experts, latent or linear attention and other families run on vLLM, "
+    "which is not yet an engine of this service"
 )
 """The hint behind a refusal of a family."""

@@ -44,7 +44,7 @@ def configuration(header: Header) -> dict[str, Any]:
         raise ModelFilesError(
             f"{header.file}: general.architecture {family!r} is not supported; "
             f"allowed: {', '.join(ARCHITECTURES)}; a mixture of experts, latent or linear "
-            "attention and other families are served by vLLM (engine: vllm)"
+            "attention and other families run on vLLM, which is not yet an engine of this service"
         )
     if not header.tensors:
         raise ModelFilesError(

@@ -263,11 +263,11 @@ def _check_family(directory: Path, architecture: Architecture, options: EngineOp
         allowed = ", ".join(name for name, family in FAMILIES.items() if family.on_cuda)
         raise EngineError(
             f"{directory}: the family {architecture.family} does not run on CUDA here; allowed: "
-            f"{allowed}; set engine: openvino, or engine: vllm"
+            f"{allowed}; set device: cpu and engine: openvino"
         )
     window = min(architecture.windows, default=options.context)
     if options.context > window or architecture.rope.scale != 1:
         raise EngineError(
             f"{directory}: on CUDA attention does not slide and rotary embeddings have no scale; "
-            f"set limits.context_tokens to at most {window}, or engine: openvino"
+            f"set limits.context_tokens to at most {window}, or device: cpu and engine: openvino"
         )
