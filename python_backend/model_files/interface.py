@@ -94,9 +94,15 @@ def sliding_window(config: Mapping[str, Any]) -> Any:
     return config.get("sliding_window") if slides else None
 
 
-def most_positions(config: Mapping[str, Any]) -> int | None:
-    """Most positions of one session. Within its window sliding attention equals full attention, and
-    no engine supports more. None: the configuration names no number."""
-    named = (config.get("max_position_embeddings"), sliding_window(config))
+def most_positions(config: Mapping[str, Any], *, slides: bool) -> int | None:
+    """Most positions of one session. None: the configuration names no number.
+
+    slides  whether the engine's attention slides; within the window sliding attention equals full
+            attention
+    """
+    named = (
+        config.get("max_position_embeddings"),
+        None if slides else sliding_window(config),
+    )
     numbers = [number for number in named if type(number) is int and number > 0]
     return min(numbers, default=None)

@@ -7,6 +7,7 @@ rotary embedding, norms in float32, every matrix in the type that a test wants.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,19 @@ from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter, quants
 from gguf.constants import GGML_QUANT_SIZES
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from transformers import LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import (
+    Gemma3TextConfig,
+    GraniteConfig,
+    LlamaConfig,
+    MistralConfig,
+    Olmo2Config,
+    Phi3Config,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+    Starcoder2Config,
+)
 
 KINDS = (
     *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
@@ -36,6 +49,8 @@ _SHAPE = {
     "max_position_embeddings": 512,
     "tie_word_embeddings": False,
 }
+_PLAIN = {name: value for name, value in _SHAPE.items() if name != "head_dim"}
+_WINDOW = 20
 FAMILIES: dict[str, Any] = {
     "llama": LlamaConfig(**_SHAPE),
     "llama_tied": LlamaConfig(**_SHAPE | {"tie_word_embeddings": True}),
@@ -43,6 +58,39 @@ FAMILIES: dict[str, Any] = {
     "mistral": MistralConfig(**_SHAPE, sliding_window=None),
     "qwen2": Qwen2Config(**_SHAPE, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
     "qwen3": Qwen3Config(**_SHAPE | {"head_dim": 128}),
+    "gemma3": Gemma3TextConfig(
+        **_SHAPE | {"num_hidden_layers": 6, "tie_word_embeddings": True, "sliding_window": _WINDOW},
+        query_pre_attn_scalar=64,
+    ),
+    "phi3": Phi3Config(
+        **_PLAIN,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.75},
+        sliding_window=_WINDOW,
+        **tiny_models.NO_SPECIAL,
+    ),
+    "phi3_longrope": Phi3Config(
+        **_PLAIN | {"max_position_embeddings": 1024},
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "short_factor": [1 + place / 16 for place in range(32)],
+            "long_factor": [1.0 + place for place in range(32)],
+        },
+        original_max_position_embeddings=256,
+        **tiny_models.NO_SPECIAL,
+    ),
+    "smollm3": SmolLM3Config(**_PLAIN | {"num_hidden_layers": 4}, **tiny_models.NO_SPECIAL),
+    "granite": GraniteConfig(
+        **_PLAIN,
+        embedding_multiplier=1.7,
+        attention_multiplier=0.2,
+        residual_multiplier=0.6,
+        logits_scaling=0.5,
+    ),
+    "olmo2": Olmo2Config(**_PLAIN, **tiny_models.NO_SPECIAL),
+    "starcoder2": Starcoder2Config(
+        **_PLAIN | {"tie_word_embeddings": True}, sliding_window=_WINDOW, **tiny_models.NO_SPECIAL
+    ),
 }
 
 _NAMES = {
@@ -61,6 +109,20 @@ _NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+_OTHER_NAMES = {
+    "gemma3": {
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
+    "olmo2": {
+        "post_attention_layernorm": "post_attention_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
+    "phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"},
+    "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+}
+"""Names of tensors in families where they are not Llama's."""
 _SCALE_BYTES = {
     "Q2_K": (80, 82),
     "Q3_K": (108,),
@@ -96,10 +158,11 @@ def write(
     kinds = {"": kind} if isinstance(kind, str) else kind
     random = np.random.default_rng(seed)
     for parameter_name, parameter in model.named_parameters():
-        tensor, leaf = _gguf_name(parameter_name)
+        tensor, leaf = _gguf_name(family, parameter_name)
         values = parameter.detach().numpy()
         heads = _rotated_heads(family, leaf, model.config)
         if values.ndim == 1:
+            values = values + 1 if family == "gemma3" else values
             writer.add_tensor(tensor, _pairs(values, heads))
             continue
         chosen = GGMLQuantizationType[kinds.get(leaf, kinds[""])]
@@ -122,27 +185,55 @@ def _write_shape(writer: GGUFWriter, family: str, config: Any) -> None:
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    if family == "qwen3":
+    if family == "starcoder2":
+        writer.add_layer_norm_eps(config.norm_epsilon)
+    else:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
+    if family in ("qwen3", "gemma3"):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
     if family in ("llama", "mistral"):
         writer.add_rope_dimension_count(config.head_dim)
+    if family in ("gemma3", "phi3", "starcoder2"):
+        writer.add_sliding_window(config.sliding_window or 0)
+    if family == "phi3":
+        _write_phi(writer, config)
+    if family == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
 
 
-def _gguf_name(parameter: str) -> tuple[str, str]:
+def _write_phi(writer: GGUFWriter, config: Any) -> None:
+    rope, original = config.rope_parameters, config.original_max_position_embeddings
+    size = config.hidden_size // config.num_attention_heads
+    writer.add_rope_dimension_count(int(size * rope["partial_rotary_factor"]))
+    writer.add_rope_scaling_orig_ctx_len(original)
+    if rope["rope_type"] == "longrope":
+        stretch = config.max_position_embeddings / original
+        scale = math.sqrt(1 + math.log(stretch) / math.log(original))
+        writer.add_rope_scaling_attn_factors(scale)
+        for name in ("long", "short"):
+            factors = np.array(rope[f"{name}_factor"], np.float32)
+            writer.add_tensor(f"rope_factors_{name}.weight", factors)
+
+
+def _gguf_name(family: str, parameter: str) -> tuple[str, str]:
     """The tensor's name in the file, and without its layer."""
     path, suffix = parameter.rsplit(".", 1)
+    names = _NAMES | _OTHER_NAMES.get(family, {})
     if not path.startswith("model.layers."):
-        return f"{_NAMES[path]}.{suffix}", f"{_NAMES[path]}.{suffix}"
+        return f"{names[path]}.{suffix}", f"{names[path]}.{suffix}"
     _, _, layer, inner = path.split(".", 3)
-    return f"blk.{layer}.{_NAMES[inner]}.{suffix}", f"{_NAMES[inner]}.{suffix}"
+    return f"blk.{layer}.{names[inner]}.{suffix}", f"{names[inner]}.{suffix}"
 
 
 def _rotated_heads(family: str, leaf: str, config: Any) -> int:
     """How many heads lie in the order of llama.cpp's rotary embedding; 0: none."""
-    if family not in ("llama", "mistral"):
+    if family not in ("llama", "mistral", "smollm3", "granite"):
         return 0
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     return int(heads.get(leaf.split(".")[0], 0))

@@ -75,7 +75,7 @@ _LONG_ROPE = {
     "short_factor": [1.0, 1.2, 1.5, 2.0, 2.5, 3.0],
     "long_factor": [1.0, 2.0, 4.0, 8.0, 16.0, 32.0],
 }
-_NO_SPECIAL: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+NO_SPECIAL: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 """For families with default ids beyond `VOCABULARY`."""
 _GEMMA_SHAPE: dict[str, Any] = _SHAPE | {
     "num_hidden_layers": 3,
@@ -131,16 +131,16 @@ FAMILIES: dict[str, PretrainedConfig] = {
         **_SHAPE,
         rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
         sliding_window=NARROW_WINDOW,
-        **_NO_SPECIAL,
+        **NO_SPECIAL,
     ),
     "phi3_longrope": Phi3Config(
         **_SHAPE,
         rope_parameters=_LONG_ROPE,
         original_max_position_embeddings=256,
-        **_NO_SPECIAL,
+        **NO_SPECIAL,
     ),
     "smollm3": SmolLM3Config(
-        **_SHAPE | {"num_hidden_layers": 4, "tie_word_embeddings": True}, **_NO_SPECIAL
+        **_SHAPE | {"num_hidden_layers": 4, "tie_word_embeddings": True}, **NO_SPECIAL
     ),
     "granite": GraniteConfig(
         **_SHAPE,
@@ -149,9 +149,9 @@ FAMILIES: dict[str, PretrainedConfig] = {
         residual_multiplier=0.6,
         logits_scaling=0.5,
     ),
-    "olmo2": Olmo2Config(**_SHAPE, **_NO_SPECIAL),
+    "olmo2": Olmo2Config(**_SHAPE, **NO_SPECIAL),
     "starcoder2": Starcoder2Config(
-        **_SHAPE | {"tie_word_embeddings": True}, sliding_window=NARROW_WINDOW, **_NO_SPECIAL
+        **_SHAPE | {"tie_word_embeddings": True}, sliding_window=NARROW_WINDOW, **NO_SPECIAL
     ),
 }
 """One configuration per shape that the engine promises to run, by name."""

@@ -83,9 +83,14 @@ CASES = {
     "openvino float32": Case(OpenVinoEngine, "llama2", "float32"),
     "openvino compressed": Case(OpenVinoEngine, "tiny in bfloat16", "float32"),
     "openvino normed": Case(OpenVinoEngine, "qwen3", "float32"),
+    "openvino windows": Case(OpenVinoEngine, "gemma3_text", "float32"),
+    "openvino LayerNorm": Case(OpenVinoEngine, "starcoder2", "float32"),
+    "openvino normed whole": Case(OpenVinoEngine, "olmo2", "float32"),
+    "openvino rotated in part": Case(OpenVinoEngine, "phi3", "float32"),
     "openvino any rows": Case(OpenVinoEngine, "trained", "auto", replace(OPTIONS, graph_rows=())),
     "torch bfloat16": Case(TorchEngine, "trained", "bfloat16"),
     "torch float32": Case(TorchEngine, "qwen3", "float32"),
+    "torch windows": Case(TorchEngine, "gemma3_text", "float32"),
 }
 
 

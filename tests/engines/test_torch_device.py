@@ -5,6 +5,7 @@ No test here needs a GPU: what a machine shows is handed in.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,6 +78,34 @@ def test_dtype_is_refused_by_name_when_the_kernels_do_not_compute_in_it(
 def test_a_missing_device_is_noticed_before_any_file_is_read() -> None:
     with pytest.raises(EngineError, match="without CUDA"):
         CapturedEngine.load(Path("/nowhere"), OPTIONS, WITHOUT_CUDA)
+
+
+@pytest.mark.parametrize(
+    ("family", "named"),
+    [
+        ("gemma3_text", "the family gemma3_text with these layers does not run on CUDA"),
+        ("starcoder2", "the family starcoder2 with these layers does not run on CUDA"),
+        ("qwen3_yarn", "the family qwen3 with these layers does not run on CUDA"),
+        ("mistral_narrow", "set limits.context_tokens to at most 24"),
+    ],
+)
+def test_a_model_that_the_kernels_do_not_compute_is_refused_by_name(
+    tmp_path: Path, family: str, named: str
+) -> None:
+    tiny_models.save(tmp_path, family)
+    with pytest.raises(EngineError, match=named):
+        CapturedEngine.load(tmp_path, OPTIONS, HOPPERS)
+
+
+def test_a_llama_of_another_activation_or_rotation_is_refused_on_cuda(tmp_path: Path) -> None:
+    tiny_models.save(tmp_path, "llama2")
+    config = tmp_path / "config.json"
+    plain = json.loads(config.read_text())
+    for change in ({"hidden_act": "gelu_new"}, {"partial_rotary_factor": 0.5}):
+        rope = plain["rope_parameters"] | change
+        config.write_text(json.dumps(plain | change | {"rope_parameters": rope}))
+        with pytest.raises(EngineError, match="does not run on CUDA"):
+            CapturedEngine.load(tmp_path, OPTIONS, HOPPERS)
 
 
 def test_a_device_in_the_settings_reaches_the_engine() -> None:

@@ -215,11 +215,16 @@ class CardSlot(SlotView):
         return unpacked(self._record["likeliest_of_prompt"][place])
 
     def steps(self, session_id: int, first: int) -> tuple[list[Step], int]:
-        """The session's latest steps, from number `first` on if they are still kept, and the number
-        of the next step. Without `trace` in the request there are none."""
+        """The session's latest steps whose tokens are committed, from number `first` on if they are
+        still kept, and the number of the next step. Without `trace` in the request there are none.
+        """
         if self._record["commit_session_id"] != session_id:
             return [], first
-        return read_steps(self._record, first)
+        found, following = read_steps(self._record, first)
+        # A step is reported before its tokens: the last one's may be written at this moment.
+        if found and found[-1].behind + found[-1].committed > int(self._record["committed"]):
+            return found[:-1], following - 1
+        return found, following
 
     def counters(self) -> SlotCounters:
         record = self._record

@@ -73,7 +73,14 @@ class Architecture:
     def is_plain(self) -> bool:
         """Whether its layers are Llama's, with biases or norms of heads at most. Only such layers
         are smoothed, and run on CUDA."""
-        return self.description.on_cuda
+        places = [self.at(layer).rope for layer in range(self.layers)]
+        return (
+            self.description.on_cuda
+            and self.activation == "silu"
+            and not self.logit_cap
+            and (self.rope.share, self.rope.scale) == (1, 1)
+            and all(rope == self.rope for rope in places)
+        )
 
     @property
     def windows(self) -> set[int]:

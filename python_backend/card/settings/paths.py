@@ -55,8 +55,11 @@ def fitted(settings: Settings) -> Settings:
     limits, most = settings.limits, settings.limits.context_tokens
     for role in () if "context_tokens" in limits.model_fields_set else settings.roles:
         with contextlib.suppress(ModelFilesError):  # reported where the model is loaded
-            config = model_files_of(getattr(settings, role).path).config()
-            most = min(most, most_positions(config) or most)
+            model = getattr(settings, role)
+            # The kernels for CUDA do not slide, and TensorRT-LLM only as it was built.
+            slides = model.device == "cpu" and settings.engine_of(model) != "tensorrt_llm"
+            config = model_files_of(model.path).config()
+            most = min(most, most_positions(config, slides=slides) or most)
     if most == limits.context_tokens:
         return settings
     said = limits.model_dump(include=limits.model_fields_set) | {"context_tokens": most}

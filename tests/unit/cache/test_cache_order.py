@@ -183,6 +183,19 @@ def test_a_step_is_read_once_as_it_was_told(opened: tuple[CardSlot, TargetSlot, 
     assert (third.candidates.tokens, third.behind) == ([8, 9], 4)
 
 
+def test_a_step_is_read_once_its_tokens_are_there(
+    opened: tuple[CardSlot, TargetSlot, int],
+) -> None:
+    card, target, session_id = opened
+    step(target, [1], 1)
+    target.trace(Step(Candidates.chain([2], []), 1, 1, 2, queried_ns=7))
+    (first,), following = card.steps(session_id, 0)
+    assert first.behind == 0
+    target.commit([2, 3], [True, False], [0.0, 0.0], Finish.RUNNING)
+    (second,), _ = card.steps(session_id, following)
+    assert (second.behind, second.committed) == (2, 2)
+
+
 def test_who_looks_too_seldom_gets_the_latest(opened: tuple[CardSlot, TargetSlot, int]) -> None:
     card, target, session_id = opened
     for token in range(STEPS_KEPT + 10):

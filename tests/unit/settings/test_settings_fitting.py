@@ -34,12 +34,20 @@ def test_default_context_is_that_of_the_shorter_model(write: Write, pair: str) -
     assert (limits.context_tokens, limits.prompt_tokens, limits.max_tokens) == (2048, 2047, 300)
 
 
-@pytest.mark.parametrize(("slides", "fits"), [({}, 1024), ({"use_sliding_window": False}, 2048)])
-def test_default_context_is_at_most_a_sliding_window(
-    tmp_path: Path, write: Write, pair: str, slides: dict[str, bool], fits: int
+@pytest.mark.parametrize(
+    ("device", "slides", "fits"),
+    [
+        ("cuda", {}, 1024),
+        ("cuda", {"use_sliding_window": False}, 2048),
+        ("cpu", {}, 2048),
+    ],
+)
+def test_default_context_is_at_most_a_sliding_window_where_attention_does_not_slide(
+    tmp_path: Path, write: Write, pair: str, device: str, slides: dict[str, bool], fits: int
 ) -> None:
     _configure(tmp_path / "target", **MISTRAL, **slides)
-    assert load_settings(write(pair)).limits.context_tokens == fits
+    on_device = pair.replace("path: target", f"path: target, device: {device}, engine: torch")
+    assert load_settings(write(on_device)).limits.context_tokens == fits
 
 
 def test_draft_that_is_not_loaded_does_not_limit_the_context(write: Write, pair: str) -> None:

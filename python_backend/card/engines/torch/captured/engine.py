@@ -262,12 +262,13 @@ def _check_family(directory: Path, architecture: Architecture, options: EngineOp
     if not architecture.is_plain:
         allowed = ", ".join(name for name, family in FAMILIES.items() if family.on_cuda)
         raise EngineError(
-            f"{directory}: the family {architecture.family} does not run on CUDA here; allowed: "
-            f"{allowed}; set engine: openvino"
+            f"{directory}: a model of the family {architecture.family} with these layers does not "
+            f"run on CUDA here; allowed: {allowed}, with silu and a rotary embedding of the kinds "
+            "default, linear or llama3; set device: cpu and engine: openvino"
         )
     window = min(architecture.windows, default=options.context)
-    if options.context > window or architecture.rope.scale != 1:
+    if options.context > window:
         raise EngineError(
-            f"{directory}: on CUDA attention does not slide and rotary embeddings have no scale; "
-            f"set limits.context_tokens to at most {window}, or engine: openvino"
+            f"{directory}: on CUDA attention does not slide; "
+            f"set limits.context_tokens to at most {window}, or device: cpu and engine: openvino"
         )
