@@ -1,4 +1,4 @@
-"""What `scripts/bench` runs: `suite`, `family`, `streams`, `fleet` and `shapes`."""
+"""What `scripts/bench` runs: `suite`, `family`, `streams`, `fleet`, `shapes` and `ways`."""
 
 
 def main() -> None:
@@ -10,6 +10,7 @@ def main() -> None:
     from bench.shapes import shapes
     from bench.streams import streams
     from bench.suite import suite
+    from bench.ways import ways
 
     app = typer.Typer(
         add_completion=False,
@@ -17,7 +18,7 @@ def main() -> None:
         no_args_is_help=True,
         help="Measure how fast this machine decodes.",
     )
-    for command in (suite, family, streams, fleet, shapes):
+    for command in (suite, family, streams, fleet, shapes, ways):
         app.command()(command)
     app(prog_name="scripts/bench")
 

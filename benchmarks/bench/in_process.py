@@ -56,6 +56,7 @@ def slot_request(
         acceptance=acceptance,
         salt=task.salt,
         reuses_kv=False,
+        trace=task.trace,
     )
 
 

@@ -19,7 +19,8 @@ _OF_DRAFT = ("draft_waiting_ns", "draft_busy_ns", "draft_passes")
 class Task:
     """One text to write. The seed belongs to the prompt, so every system writes the same text.
 
-    salt  texts with the same salt share n-grams, in systems that allow it
+    salt   texts with the same salt share n-grams, in systems that allow it
+    trace  the target reports its steps in the slot
     """
 
     prompt: Prompt
@@ -27,6 +28,7 @@ class Task:
     seed: int
     max_tokens: int
     salt: bytes = NO_SALT
+    trace: bool = False
 
 
 @dataclass(frozen=True)

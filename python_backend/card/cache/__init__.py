@@ -23,6 +23,7 @@ from card.cache.layout import (
     SALT_BYTES,
     STEPS_KEPT,
     TARGET_COUNTERS,
+    WAYS,
     EngineState,
     Finish,
     Geometry,

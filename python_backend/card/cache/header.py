@@ -20,13 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.layout import BEATING, ENGINES, EngineState
+from card.cache.layout import BEATING, ENGINES, WAYS, EngineState
 from card.cache.request import Record, digest_of, digest_words
 
 _EPOCH_SHIFT = 48
 MOST_EPOCHS = 1 << (63 - _EPOCH_SHIFT)
 _STRIDE_BITS = 24
 _KEY_BYTES = 32
+_WAY_PASSES = 512
+"""Passes of `auto` that the figures of its ways remember: some seconds of serving."""
 
 
 class Header:
@@ -139,6 +141,27 @@ class Header:
     @property
     def target_passes(self) -> int:
         return int(self.header["target_passes"])
+
+    def count_way(self, way: str, tokens: int, seconds: float) -> None:
+        """Count one pass of `auto`, of all its sessions together; only the target calls it.
+
+        Earlier passes fade. A way that is not in use keeps its tokens per second.
+
+        way  one of `WAYS`
+        """
+        index = WAYS.index(way)
+        for name, amount in (("way_tokens", tokens), ("way_seconds", seconds)):
+            figures = self.header[name]
+            figures *= 1.0 - 1.0 / _WAY_PASSES
+            figures[index] += amount
+
+    def ways(self) -> dict[str, tuple[float, float]]:
+        """Of each way of `auto`: tokens per second in the latest passes that went this way, and
+        the way's share of the time of the latest passes; 0 before the first pass."""
+        tokens, seconds = self.header["way_tokens"].copy(), self.header["way_seconds"].copy()
+        per_s = np.divide(tokens, seconds, out=np.zeros_like(tokens), where=seconds > 0)
+        shares = seconds / (seconds.sum() or 1.0)
+        return dict(zip(WAYS, zip(per_s.tolist(), shares.tolist(), strict=True), strict=True))
 
     # --- refusals -----------------------------------------------------------------------------
 

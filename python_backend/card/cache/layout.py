@@ -18,7 +18,7 @@ import numpy as np
 
 CACHE_LINE = 64
 WORD_BYTES = 8
-MAGIC = 0x31_44_52_41_43_00_00_11  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_12  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that write heartbeats."""
@@ -49,6 +49,9 @@ DRAFT_COUNTERS = (
     "draft_idle_ns",
 )
 """Counters of one session, 0 when its engine takes it up; `card` exports them."""
+WAYS = ("alone", "ngrams", "turns", "beside")
+"""Ways of a pass of `auto`: the draft rests, without candidates and with n-grams; the target waits
+for the draft's turn; the draft works beside the target."""
 STEPS_KEPT = 64
 """Latest steps of a session that `card` can read, if its request asks for steps."""
 STEP_NUMBERS = 7
@@ -185,7 +188,13 @@ def header_dtype() -> np.dtype[np.void]:
             ("draft_pass_ms", np.float64),
         ],
         # target
-        [("commit_bell", word), ("draft_stopped", word), ("target_passes", word)],
+        [
+            ("commit_bell", word),
+            ("draft_stopped", word),
+            ("target_passes", word),
+            ("way_tokens", np.float64, (len(WAYS),)),
+            ("way_seconds", np.float64, (len(WAYS),)),
+        ],
         # preprocessing
         [("refusals", word, (MAX_REFUSALS,))],
     )

@@ -313,6 +313,10 @@ class TargetLoop:
         if any(session.queries for session, _ in pairs):
             sessions, outcomes = zip(*pairs, strict=True)
             self._control.observe(plan, sessions, outcomes, seconds, waited_s, beside=beside)
+            if seconds is not None and all(session.adapts for session in sessions):
+                tokens = len(outcomes) + sum(outcome.accepted for outcome in outcomes)
+                way = _way_of(sessions, outcomes, beside=beside)
+                self._pool.count_way(way, tokens, seconds + waited_s * (way == "turns"))
 
     def _count_waiting(self, now: int, *, works: bool) -> int:
         """Nanoseconds for which sessions had nothing to do, if they have now."""
@@ -331,3 +335,12 @@ def _outcome(query: Query, result: VerifyResult | None) -> Outcome:
         return Outcome()
     path = [row - 1 for row in result.rows[1:]]  # the first row is the last committed token
     return Outcome.of(query.candidates, query.drafted, path, rejected=result.rejected)
+
+
+def _way_of(sessions: Sequence[TargetSession], outcomes: Sequence[Outcome], *, beside: bool) -> str:
+    """Of `WAYS`, the one that a pass of `auto` went."""
+    if any(session.is_in_turns for session in sessions):
+        return "turns"
+    if beside:
+        return "beside"
+    return "ngrams" if any(outcome.verified for outcome in outcomes) else "alone"

@@ -200,3 +200,29 @@ def test_the_target_takes_every_core_while_no_draft_works(
         both.target.step()
         taken.append(fake(both.target_engine).alone)
     assert taken == [True, alone, alone], "the draft computes nothing while it reads a prompt"
+
+
+@pytest.mark.parametrize(
+    ("pacing", "drafts", "awaited", "ways"),
+    [
+        ("auto", False, 0, {"alone", "ngrams"}),
+        ("auto", True, 0, {"beside"}),
+        ("auto", True, 2, {"turns"}),
+        ("card", True, 0, set()),
+        ("autoregressive", False, 0, set()),
+    ],
+)
+def test_ways_when_the_controller_decides_are_counted_for_auto_alone(
+    both: OneProcess,
+    monkeypatch: pytest.MonkeyPatch,
+    pacing: str,
+    drafts: bool,
+    awaited: int,
+    ways: set[str],
+) -> None:
+    monkeypatch.setattr(Scripted, "drafts", lambda: drafts)
+    monkeypatch.setattr(Scripted, "awaited", lambda: awaited)
+    both.run(opened(both, [pacing]), draft_steps=6)
+    counted = {way for way, (tokens_per_s, _) in both.pool.ways().items() if tokens_per_s}
+    assert counted <= ways
+    assert bool(counted) == bool(ways)

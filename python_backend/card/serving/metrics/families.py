@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from card.cache import ENGINES, MAX_ROWS
+from card.cache import ENGINES, MAX_ROWS, WAYS
 from card.serving.requests.refusal import CODES, REASONS
 from card.speculation.pacing import PACINGS, counted_as
 
@@ -147,4 +147,10 @@ FAMILIES: tuple[Family, ...] = (
         engine=ENGINES,
     ),
     _gauge("card_draft_rests", "Whether sessions of CARD go without the draft: it does not pay."),
+    _gauge(
+        "card_way_tokens_per_second",
+        "Tokens per second of the latest passes of auto that went each way.",
+        way=WAYS,
+    ),
+    _gauge("card_way_share", "Share of the time of auto's latest passes, by way.", way=WAYS),
 )

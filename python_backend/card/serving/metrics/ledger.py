@@ -217,7 +217,8 @@ class Metrics:
         self._exporter.observe("card_tokens_per_step", steps.astype(float).tolist(), decoding=mode)
 
     def _show_state(self) -> None:
-        """Set the gauges: KV, sessions by decoding mode, heartbeats, whether the draft rests."""
+        """Set the gauges: KV, sessions by decoding mode, heartbeats, whether the draft rests,
+        ways of `auto`."""
         records = self._pool.slots
         is_open = records["state"] == SlotState.OPEN
         open_now = records["pacing"][is_open]
@@ -232,6 +233,9 @@ class Metrics:
             shown = round(silence_s, 1) if np.isfinite(silence_s) else -1.0
             self._exporter.set("card_engine_silence_seconds", shown, engine=engine)
         self._exporter.set("card_draft_rests", float(self._pool.draft_stopped))
+        for way, (tokens_per_s, share) in self._pool.ways().items():
+            self._exporter.set("card_way_tokens_per_second", round(tokens_per_s, 1), way=way)
+            self._exporter.set("card_way_share", round(share, 3), way=way)
 
 
 def _mode(session: Session) -> str:

@@ -237,6 +237,17 @@ def test_gauges_say_what_holds_now(scene: Scene) -> None:
     assert scene.told("card_draft_rests") == [1]
 
 
+def test_ways_when_passes_were_counted_show_their_speed_and_share(scene: Scene) -> None:
+    assert scene.told("card_way_tokens_per_second", "turns") == [0]
+    scene.pool.count_way("alone", 1, 0.01)
+    scene.pool.count_way("turns", 3, 0.03)
+    scene.pool.count_way("turns", 3, 0.01)
+    assert scene.told("card_way_tokens_per_second", "alone") == [100]
+    assert scene.told("card_way_tokens_per_second", "turns") == [pytest.approx(150, rel=0.01)]
+    assert scene.told("card_way_tokens_per_second", "beside") == [0]
+    assert scene.told("card_way_share", "turns") == [pytest.approx(0.8, rel=0.01)]
+
+
 # --- what the log says of requests ---------------------------------------------------------------
 
 
