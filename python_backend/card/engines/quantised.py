@@ -45,6 +45,5 @@ def check_tensor_not_quantised(path: Path, name: str, dtype: str) -> None:
 def _error(path: Path, method: str) -> QuantisedError:
     return QuantisedError(
         f"{path}: the checkpoint is quantised ({method}), and quantised checkpoints are not "
-        "supported; allowed: weights in float32, float16 or bfloat16, or a GGUF file; others "
-        "run on vLLM, which is not yet an engine of this service"
+        "supported; allowed: weights in float32, float16 or bfloat16, or a GGUF file"
     )
