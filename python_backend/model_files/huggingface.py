@@ -12,6 +12,7 @@ from model_files.interface import SPECIAL_TOKENS, ModelFilesError, TokenTable, s
 from model_files.json_file import check_small, read_json_object
 from model_files.not_models import check_has_model, kind_of
 from model_files.prompt_start import leading_token, with_bos_token
+from model_files.text_growth import check_growth
 
 _MOST_TEMPLATE_BYTES = 1 << 20
 
@@ -130,6 +131,7 @@ def _tokenizer(file: Path) -> Tokenizer:
     check_small(file)
     try:
         tokenizer = Tokenizer.from_file(str(file))
+        check_growth(tokenizer)
     except Exception as error:  # the library raises nothing more particular
         if kind := kind_of(file):
             raise ModelFilesError(f"{file} is {kind}") from error
