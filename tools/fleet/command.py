@@ -59,7 +59,8 @@ def fleet(
         with running(made):
             _say(made)
             while True:
-                made.check_alive()
+                for place in made.restored():
+                    print(f"replica {place} was lost and starts again", file=sys.stderr)
                 time.sleep(LOOK_S)
     except _Interrupted:
         raise typer.Exit(0) from None

@@ -17,6 +17,7 @@ from card.settings import REPOSITORY_ROOT
 from loading.supervised import is_settled, readiness, says_ok, spawned
 
 PORTS = ("http", "grpc", "metrics", "health", "openai")
+RESTART_S = 5.0
 _TOOLS = REPOSITORY_ROOT / "tools"
 
 
@@ -39,6 +40,7 @@ class Replica:
     settings: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
     _process: subprocess.Popen[bytes] | None = None
+    _started_s: float = 0.0
 
     @property
     def url(self) -> str:
@@ -59,6 +61,16 @@ class Replica:
         with self.log.open("ab") as output:
             variables = {"PYTHONPATH": str(_TOOLS), **self.variables}
             self._process = spawned(command, output, variables)
+        self._started_s = time.monotonic()
+
+    def starts_again_if_lost(self) -> bool:
+        """Start it if it has ended with an error or was killed; a drained one stays away. Returns
+        whether it has; a replica starts at most once in `RESTART_S`."""
+        lost = self._process is not None and self._process.poll() not in (None, 0)
+        if not lost or time.monotonic() - self._started_s < RESTART_S:
+            return False
+        self.start()
+        return True
 
     def is_ready(self) -> bool:
         """Whether a request now would be answered. Raises `ReplicaEndedError`."""

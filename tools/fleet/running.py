@@ -26,11 +26,10 @@ class Fleet:
     replicas: list[Replica]
     router: Router
 
-    def check_alive(self) -> None:
-        """Raises `ReplicaEndedError` or `RouterEndedError` when one has ended with an error."""
-        for replica in self.replicas:
-            replica.check_alive()
+    def restored(self) -> list[int]:
+        """Start the lost replicas again, and return their places. Raises `RouterEndedError`."""
         self.router.check_alive()
+        return [place for place, one in enumerate(self.replicas) if one.starts_again_if_lost()]
 
 
 def fleet_of(
