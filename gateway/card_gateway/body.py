@@ -78,6 +78,13 @@ class CompletionBody(SamplingBody):
     def alternatives(self) -> int:
         return self.logprobs or 0
 
+    def generate_requests(self) -> list[GenerateRequest]:
+        """One for each prompt. What they share is made and held once: a guide may have a MiB."""
+        first, *others = self.prompts
+        request = self.generate_request(first)
+        which = "text_input" if isinstance(first, str) else "input_ids"
+        return [request, *(replace(request, **{which: prompt}) for prompt in others)]
+
     def generate_request(self, prompt: str | list[int]) -> GenerateRequest:
         limit = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         request = self.to_triton(prompt, max_tokens=max(limit, 1))

@@ -29,6 +29,10 @@ _MAY_OVERFLOW = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}")
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
 
+_Way = tuple[Any, ...]
+"""Of a value in the body: the way to what holds it, and its name there. A path as text would repeat
+the names of all that hold it."""
+
 
 class Workers:
     """Two threads beside the event loop: one for small requests, one for large ones.
@@ -44,6 +48,14 @@ class Workers:
         """Do the work of a request of `size` bytes."""
         pool = self._small if size <= SMALL_BYTES else self._large
         return await asyncio.get_running_loop().run_in_executor(pool, partial(work, *arguments))
+
+    async def run_if_large(
+        self, is_large: bool, work: Callable[..., Result], *arguments: Any
+    ) -> Result:
+        """Do the work of an answer: at once, or with that of large requests."""
+        if not is_large:
+            return work(*arguments)
+        return await self.run(SMALL_BYTES + 1, work, *arguments)
 
     def close(self) -> None:
         for pool in (self._small, self._large):
@@ -100,22 +112,32 @@ def _check_texts_and_numbers(data: bytes) -> None:
         value = json.loads(data)
     except (ValueError, RecursionError):
         return
-    left: list[tuple[str, Any]] = [("", value)]
+    left: list[tuple[_Way, Any]] = [((), value)]
     while left:
-        path, one = left.pop()
+        way, one = left.pop()
         if isinstance(one, float) and not math.isfinite(one):
+            path = _path(way)
             raise refused(path, f"{path} is {one}; JSON has no such number")
         if isinstance(one, str) and not _is_unicode(one):
+            path = _path(way)
             raise refused(
                 path, f"{path} is not valid Unicode text: it has half of a surrogate pair"
             )
         if isinstance(one, dict):
             if not all(map(_is_unicode, one)):
-                what = f"{path} holds" if path else "the body holds"
+                what = f"{_path(way)} holds" if way else "the body holds"
                 raise ApiError(400, f"{what} the name of a field that is not valid Unicode text")
-            left += [(f"{path}.{name}" if path else name, it) for name, it in one.items()]
+            left += [((way, name), it) for name, it in one.items()]
         elif isinstance(one, list):
-            left += [(f"{path}.{place}", it) for place, it in enumerate(one)]
+            left += [((way, place), it) for place, it in enumerate(one)]
+
+
+def _path(way: _Way) -> str:
+    names: list[str] = []
+    while way:
+        way, name = way
+        names.append(str(name))
+    return ".".join(reversed(names))
 
 
 def _is_unicode(text: str) -> bool:

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from client_double import Request, response
-from gateway_double import CHAT, LIMIT_S, PROMPT, RunningGateway, running_gateway
+from gateway_double import (
+    CHAT,
+    LIMIT_S,
+    PROMPT,
+    RunningGateway,
+    pieces_of,
+    running_gateway,
+    scored,
+    tell,
+)
 from prometheus_client.parser import text_string_to_metric_families
 from real_pair import TARGET
 
+from card_gateway import events, generation
+from card_gateway.body import CompletionBody
+from card_gateway.errors import ApiError
 from card_gateway.limits import MOST_MESSAGES, MOST_TOKENIZED_BYTES, MOST_TOOLS
+from card_gateway.reading import parsed
+from card_gateway.responses.body import LOG_PROBABILITIES
 from card_gateway.responses.items import CallItem, messages_of
 from card_gateway.tools.written import written_out
 
@@ -40,6 +56,40 @@ def raw(gateway: RunningGateway, request: bytes) -> bytes:
 
 def head(method: str, target: str, host: str = "localhost") -> bytes:
     return f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", PROMPT | {"echo": True, "logprobs": 20}),
+        ("/v1/responses", RESPONSE | {"include": [LOG_PROBABILITIES], "top_logprobs": 20}),
+    ],
+)
+def test_stream_goes_on_beside_when_an_answer_is_megabytes_of_log_probabilities(
+    whole: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    loops: list[bool] = []
+
+    def noting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            loops.append(asyncio._get_running_loop() is not None)
+            return work(*arguments)
+
+        return noted
+
+    monkeypatch.setattr(generation, "read_details", noting(generation.read_details))
+    monkeypatch.setattr(events, "json_in_steps", noting(events.json_in_steps))
+    many = [scored(token, -0.5, *((rival, -1.0) for rival in range(20))) for token in range(300)]
+    (piece,) = pieces_of("x" * 300, 300)
+    tell(piece, prompt=many, tokens=many)
+    whole.triton.answer = lambda _: [piece]
+    status, _, text = whole.ask(path, body | {"stream": True})
+    assert (status, text.count('"logprobs"') > 0) == (200, True)
+    assert len(loops) > 1
+    assert not any(loops)
 
 
 # --- series --------------------------------------------------------------------------------------
@@ -118,6 +168,31 @@ def test_request_is_refused_by_its_field_when_it_holds_too_much(
     assert (status, error["param"]) == (400, param), error
     assert len(error["message"]) < 400
     assert len(whole.triton.requests) == seen
+
+
+def test_search_for_a_wrong_value_copies_no_names_when_they_are_long() -> None:
+    """Of a body of 200 kB with a name of 100 kB; once the name for each of 50,000 values."""
+    name = b"a" * 100_000
+    body = b'{"wrong": "\\ud800", "' + name + b'": [' + b"0," * 50_000 + b"0]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiError) as caught:
+            parsed(body, CompletionBody)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.param == "wrong"
+    assert most < 100 * len(body)
+
+
+def test_guide_is_made_and_held_once_when_there_are_many_prompts() -> None:
+    schema = {"enum": [str(place) for place in range(1000)]}
+    body = CompletionBody(**PROMPT | {"prompt": ["a", "b", "c"]}, guided_json=schema)
+    requests = body.generate_requests()
+    assert [request.text_input for request in requests] == ["a", "b", "c"]
+    assert len({id(request.guided_decoding_guide) for request in requests}) == 1
+    ids = CompletionBody(**PROMPT | {"prompt": [[1, 2], [3]]}).generate_requests()
+    assert [request.input_ids for request in ids] == [[1, 2], [3]]
 
 
 def test_body_is_refused_when_it_is_larger_than_the_default(whole: RunningGateway) -> None:

@@ -20,7 +20,10 @@ from gateway_double import (
 )
 from real_pair import TARGET
 
+from card_gateway.errors import ApiError
 from card_gateway.responses.body import LOG_PROBABILITIES
+from card_gateway.responses.items import ItemReference
+from card_gateway.responses.memory import MOST_REFERRED_BYTES, ItemMemory
 
 WEATHER: Any = {
     "type": "function",
@@ -156,6 +159,19 @@ def test_items_that_must_not_be_stored_are_not(
             model="ensemble", input=[{"type": "item_reference", "id": str(message.id)}]
         )
     assert caught.value.param == "input.0.id"
+
+
+def test_references_are_refused_when_the_items_are_longer_than_a_body() -> None:
+    memory = ItemMemory()
+    part = {"type": "output_text", "text": "x" * 9000, "annotations": [], "logprobs": ["y"]}
+    item = {"id": "m", "type": "message", "role": "assistant", "content": [part]}
+    memory.keep([item])
+    (known,) = memory.resolved([ItemReference(id="m")])
+    assert (known.content[0].text, known.content[0].logprobs) == ("x" * 9000, [])  # type: ignore[union-attr, index]
+    assert part["logprobs"] == ["y"]
+    with pytest.raises(ApiError, match=f"more than {MOST_REFERRED_BYTES} bytes") as caught:
+        memory.resolved([ItemReference(id="m")] * (MOST_REFERRED_BYTES // 9000))
+    assert caught.value.param == "input"
 
 
 def test_what_fails_later_is_told_in_the_stream(
