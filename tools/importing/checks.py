@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -18,7 +17,9 @@ from card.engines.vocabulary import shared_vocabulary
 from model_files import ModelFiles, ModelFilesError, model_at, model_files_of
 from model_files.cautions import template_caution
 from model_files.end_ids import end_ids_by_source
+from model_files.gguf.part_names import parts_of
 from model_files.interface import special_tokens
+from model_files.opening import real_path
 
 _SIXTEEN_BITS = 2
 """Bytes of a weight."""
@@ -48,7 +49,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Model:
-    """One Hugging Face directory, or a GGUF file.
+    """One Hugging Face directory, a GGUF file, or a model in several.
 
     config      under the names of Hugging Face's config.json
     context     most positions of one session; None if the configuration does not say
@@ -67,7 +68,7 @@ class Model:
     @classmethod
     def read(cls, path: Path) -> Model:
         """Raises `PairError` naming the missing part."""
-        path = Path(os.path.realpath(path))  # `Path.resolve` raises where links lead in circles
+        path = real_path(path)
         if not path.exists():
             raise PairError(f"{path} does not exist; name a Hugging Face directory or a GGUF file")
         path = model_at(path)
@@ -121,7 +122,7 @@ class Model:
 
 
 def _weights(path: Path) -> list[Path]:
-    return weight_files(path) if path.is_dir() else [path]
+    return weight_files(path) if path.is_dir() else parts_of(path)
 
 
 def check_pair(draft: Model, target: Model) -> list[Finding]:
