@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from card.engines.architecture import read_architecture
-from card.engines.checkpoints import open_checkpoint
+from card.engines.checkpoints import kept_lines, open_checkpoint
 from card.engines.checkpoints.safetensors import weight_files
 from card.engines.interface import EngineError
 from card.engines.quantised import QuantisedError
@@ -56,6 +56,7 @@ class Model:
     obstacle    why our own engines do not know its family; None if they do
     fault       why no engine can run it: quantised weights, or files that do not fit; None: nothing
     bytes       of its weights in sixteen bits
+    kept        what becomes of its matrices, a line for each type; empty: they are not quantised
     """
 
     files: ModelFiles
@@ -64,6 +65,7 @@ class Model:
     obstacle: str | None
     fault: str | None
     bytes: int
+    kept: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> Model:
@@ -81,10 +83,14 @@ class Model:
             raise PairError(str(error)) from error
         context = config.get("max_position_embeddings")
         obstacle = fault = architecture = None
+        kept: tuple[str, ...] = ()
         try:
             architecture = read_architecture(path)
             context = architecture.context
-            size = open_checkpoint(path, architecture).values * _SIXTEEN_BITS
+            checkpoint = open_checkpoint(path, architecture)
+            size = checkpoint.values * _SIXTEEN_BITS
+            if checkpoint.is_grouped:
+                kept = tuple(kept_lines(checkpoint.kinds, architecture.layers))
         except EngineError as error:
             # Another engine may support the family of this directory.
             if architecture is None and path.is_dir() and not isinstance(error, QuantisedError):
@@ -92,7 +98,13 @@ class Model:
             else:
                 fault = str(error)
         return cls(
-            files, config, context if isinstance(context, int) else None, obstacle, fault, size
+            files,
+            config,
+            context if isinstance(context, int) else None,
+            obstacle,
+            fault,
+            size,
+            kept,
         )
 
     @property
@@ -133,6 +145,11 @@ def check_pair(draft: Model, target: Model) -> list[Finding]:
             vocabulary,
             *([] if vocabulary.verdict is Verdict.UNMET else [_special_tokens(draft, target)]),
             *(_family(role, model) for role, model in (("draft", draft), ("target", target))),
+            *(
+                Finding(f"{role}'s tensors", Verdict.MET, "\n".join(model.kept))
+                for role, model in (("draft", draft), ("target", target))
+                if model.kept
+            ),
             _contexts(draft, target),
             _chat_template(target),
             *(Finding("tokenizer", Verdict.LESS, it) for it in target.files.warnings()),
