@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from model_files.gguf.part_names import parts_of
 from model_files.huggingface import HuggingFaceFiles
 from model_files.interface import ModelFiles, ModelFilesError
 from model_files.json_file import is_irregular
@@ -16,15 +18,31 @@ def is_gguf(path: Path) -> bool:
 
 
 def model_at(path: Path) -> Path:
-    """The model that `path` names: the only GGUF file of a folder without a config.json, or the
-    path itself."""
+    """The model that `path` names: a directory, a GGUF file, or the first part of a model in parts.
+    The path may also name another part, or a folder without a config.json and with the GGUF files
+    of one model."""
     try:
-        if path.is_dir() and not (path / "config.json").exists():
-            files = sorted(path.glob("*.gguf"))
-            return files[0] if len(files) == 1 else path
+        if not path.is_dir():
+            return parts_of(path)[0]
+        if not (path / "config.json").exists():
+            models = _models_in(path)
+            return models[0] if len(models) == 1 else path
     except OSError:  # reading it will raise the error
         pass
     return path
+
+
+def real_path(path: Path) -> Path:
+    """The path without links. A part keeps its name, by which the others are found: the file that
+    it links to may have another."""
+    if len(parts_of(path)) > 1:
+        return Path(os.path.realpath(path.parent)) / path.name
+    return Path(os.path.realpath(path))  # `Path.resolve` raises where links lead in circles
+
+
+def _models_in(folder: Path) -> list[Path]:
+    """The GGUF files of a folder; of models in parts the first one."""
+    return sorted({parts_of(file)[0] for file in folder.glob("*.gguf")})
 
 
 def model_files_of(path: Path) -> ModelFiles:
@@ -32,7 +50,7 @@ def model_files_of(path: Path) -> ModelFiles:
     path = model_at(path)
     try:
         if not is_gguf(path):
-            if (found := sorted(path.glob("*.gguf"))) and not (path / "config.json").exists():
+            if (found := _models_in(path)) and not (path / "config.json").exists():
                 names = ", ".join(file.name for file in found)
                 raise ModelFilesError(f"{path} holds several GGUF files; name one: {names}")
             return HuggingFaceFiles(path)

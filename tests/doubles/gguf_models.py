@@ -144,15 +144,18 @@ def write(
     metadata: Callable[[GGUFWriter], None] = lambda writer: None,
     seed: int = 0,
     config: Any = None,
+    tensors_of_part: int = 0,
 ) -> PreTrainedModel:
     """Write a random model of the family `name`; returns what it must compute.
+
+    With `tensors_of_part` it is written in parts, whose names begin as that of `file`.
 
     `kind` is the type of every matrix, or types by the name of a tensor without its layer, with the
     one for all others under "".
     """
     model = tiny_models.build(FAMILIES[name] if config is None else config, seed)
     family = name.split("_")[0]
-    writer = GGUFWriter(file, family)
+    writer = GGUFWriter(file, family, split_max_tensors=tensors_of_part)
     _write_shape(writer, family, model.config)
     metadata(writer)
     kinds = {"": kind} if isinstance(kind, str) else kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from watched_passes import product_types
 
 from card.engines.calibration import check_alone, make_row_invariant
 from card.engines.checkpoints import DenseMatrix, GroupedMatrix, quantised
+from card.engines.checkpoints.kept_as import KEPT_AS
 from card.engines.interface import SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
@@ -94,7 +96,7 @@ def test_rows_that_groups_do_not_divide_are_named_in_the_log(
         assert ("does not divide rows of 352 weights" in caplog.text) is is_named
 
 
-@pytest.mark.parametrize("what", ["Q4_0", "Q4_1", "Q8_0", "int8", "int4"])
+@pytest.mark.parametrize("what", [*KEPT_AS, "int8", "int4"])
 def test_rows_are_independent_and_threads_change_no_bit(tmp_path: Path, what: str) -> None:
     options = OPTIONS
     if what.startswith("int"):
@@ -106,6 +108,20 @@ def test_rows_are_independent_and_threads_change_no_bit(tmp_path: Path, what: st
     assert engine.row_invariant
     assert engine.options.compressed
     assert check_alone(OpenVinoEngine.load(path, options))
+    alone = read_alone(engine, TEXT, [1])
+    for chunks in ([60], [8], [3, 1, 7]):
+        np.testing.assert_array_equal(read_alone(engine, TEXT, chunks), alone)
+
+
+@pytest.mark.parametrize("kind", KEPT_AS)
+def test_each_type_is_kept_as_the_log_says(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    engine = OpenVinoEngine.load(gguf(tmp_path, kind), replace(OPTIONS, graph_rows=()))
+    stored = product_types(engine.model.decoders[ANY_ROWS].graph)
+    bits = 4 if "u4" in stored else 8
+    assert f"{kind} is kept as {bits} bits" in caplog.text
 
 
 def test_attention_reads_float16_from_the_memory_of_our_pages(tmp_path: Path) -> None:

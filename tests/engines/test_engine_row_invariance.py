@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import gguf_models
 import numpy as np
 import pytest
 import tiny_models
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from real_pair import TARGET
 from this_processor import skip_unless_computed_in
 from tiny_models import FAMILIES, forward_rows, opened, random_tokens, read, read_alone
+from transformers import LlamaConfig
 
 from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.calibration import make_row_invariant
@@ -65,6 +67,8 @@ class Case:
         """As loading makes it."""
         if self.model == "trained":
             directory = TARGET
+        elif self.model in GGUF:
+            gguf_models.write(directory / "model.gguf", "llama", GGUF[self.model], config=LARGE)
         elif self.model == "tiny in bfloat16":  # matrices may stay compressed in float32
             tiny_models.build(FAMILIES["qwen2"]).bfloat16().save_pretrained(directory)
         else:  # every query head has keys of its own, or shares them
@@ -76,6 +80,16 @@ class Case:
         return engine
 
 
+LARGE = LlamaConfig(**gguf_models.FAMILIES["llama"].to_dict() | {"intermediate_size": 4608})
+"""Its matrices of the network are too large to become one matrix of bytes."""
+GGUF = {
+    "Q4_K_M": {"": "Q4_K", "attn_v.weight": "Q6_K", "ffn_down.weight": "Q6_K"},
+    "Q4_K_M of odd rows": {"": "Q5_0", "ffn_up.weight": "Q4_K", "attn_v.weight": "Q8_0"},
+    "Q3_K_M": {"": "Q3_K", "ffn_down.weight": "Q5_K", "ffn_up.weight": "Q2_K"},
+    "IQ4_XS": {"": "IQ4_XS", "attn_v.weight": "Q5_1", "ffn_up.weight": "IQ4_NL"},
+    "MXFP4": {"": "MXFP4", "attn_v.weight": "Q4_1", "ffn_up.weight": "Q4_0"},
+}
+"""Types of the matrices of a file, as recipes mix them."""
 CASES = {
     "openvino trained": Case(OpenVinoEngine, "trained", "auto"),
     "openvino int8": Case(OpenVinoEngine, "trained", "int8"),
@@ -87,6 +101,7 @@ CASES = {
     "openvino LayerNorm": Case(OpenVinoEngine, "starcoder2", "float32"),
     "openvino normed whole": Case(OpenVinoEngine, "olmo2", "float32"),
     "openvino rotated in part": Case(OpenVinoEngine, "phi3", "float32"),
+    **{f"openvino {name}": Case(OpenVinoEngine, name, "auto") for name in GGUF},
     "openvino any rows": Case(OpenVinoEngine, "trained", "auto", replace(OPTIONS, graph_rows=())),
     "torch bfloat16": Case(TorchEngine, "trained", "bfloat16"),
     "torch float32": Case(TorchEngine, "qwen3", "float32"),

@@ -254,13 +254,18 @@ def test_gguf_files_are_taken_for_either_model(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     pair = {"draft": tmp_path / "draft.gguf", "target": tmp_path / "folder/target.gguf"}
     for path in pair.values():
-        gguf_models.write(path, "llama", "Q4_1", metadata=about)
+        kinds = {"": "Q4_1", "attn_v.weight": "Q6_K"}
+        gguf_models.write(path, "llama", kinds, metadata=about)
     file = tmp_path / "pair.yaml"
     named = {**pair, "target": tmp_path / "folder"}  # as settings take it, too
     result = run(named, "--no-measure", f"--settings={file}")
     assert result.exit_code == 0, result.output
     assert "96 ids, the same tokens" in found(result, "one vocabulary")
     assert "texts end at id 95" in found(result, "special tokens")
+    assert "Q4_1 is kept as 4 bits" in found(result, "target's tensors")
+    assert (
+        "Q6_K is kept as 8 bits, each weight moved by at most half a step: attn_v" in result.output
+    )
     assert load_settings(file).target.path == pair["target"]
 
 

@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 
 from card.serving.prerequisites import check_ports
-from card.settings import Settings, SettingsError, load_settings
+from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
 from card_client import CardError, GenerateRequest
 from card_client.chat_template import ChatTemplateError
 from card_client.options import SystemOption
@@ -80,6 +80,13 @@ def run(
     no_draft: Annotated[
         bool, typer.Option("--no-draft", help="Load no draft: propose n-grams of the text alone.")
     ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Serve models/NAME alone, as `scripts/setup --model NAME` fetches it.",
+            metavar="NAME",
+        ),
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -98,7 +105,9 @@ def run(
     if serves and prompt is not None:
         _refuse("a server is asked by its clients: leave out the prompt, or --serve and --openai")
     try:
-        loaded = load_settings(settings, **({"draft": None} if no_draft else {}))
+        chosen = {} if model is None else {"target": {"path": _fetched(model)}}
+        without = {"draft": None} if no_draft or model is not None else {}
+        loaded = load_settings(settings, **chosen, **without)
     except SettingsError as error:
         _refuse(str(error))
     serving = loaded.serving
@@ -185,6 +194,7 @@ async def _with_server(
         loop.add_signal_handler(number, interrupt)
     # A person who interrupts a demonstration does not wait for its text.
     variables = {} if question is None else {"CARD_SERVING__DRAIN_S": "0"}
+    variables["CARD_TARGET__PATH"] = str(settings.target.path)
     if "draft" not in settings.roles:
         variables["CARD_SPECULATION__DRAFTER"] = settings.drafter
     server = SupervisedServer(serving, settings_file=settings_file, variables=variables, output=log)
@@ -265,6 +275,14 @@ def _free_port(wanted: int, address: str) -> int:
                 probe.bind((address, port))
                 return int(probe.getsockname()[1])
     return wanted
+
+
+def _fetched(model: str) -> Path:
+    """The folder of a model that `scripts/setup --model` fetches."""
+    folder = REPOSITORY_ROOT / "models" / model
+    if not folder.is_dir():
+        _refuse(f"{folder} does not exist; fetch the model with: ./scripts/setup --model {model}")
+    return folder
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from card.engines.architecture import read_architecture
-from card.engines.checkpoints import open_checkpoint
+from card.engines.checkpoints import kept_lines, open_checkpoint
 from card.engines.checkpoints.safetensors import weight_files
 from card.engines.interface import EngineError
 from card.engines.quantised import QuantisedError
@@ -18,7 +17,9 @@ from card.engines.vocabulary import shared_vocabulary
 from model_files import ModelFiles, ModelFilesError, model_at, model_files_of
 from model_files.cautions import template_caution
 from model_files.end_ids import end_ids_by_source
+from model_files.gguf.part_names import parts_of
 from model_files.interface import special_tokens
+from model_files.opening import real_path
 
 _SIXTEEN_BITS = 2
 """Bytes of a weight."""
@@ -48,13 +49,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class Model:
-    """One Hugging Face directory, or a GGUF file.
+    """One Hugging Face directory, a GGUF file, or a model in several.
 
     config      under the names of Hugging Face's config.json
     context     most positions of one session; None if the configuration does not say
     obstacle    why our own engines do not know its family; None if they do
     fault       why no engine can run it: quantised weights, or files that do not fit; None: nothing
     bytes       of its weights in sixteen bits
+    kept        what becomes of its matrices, a line for each type; empty: they are not quantised
     """
 
     files: ModelFiles
@@ -63,11 +65,12 @@ class Model:
     obstacle: str | None
     fault: str | None
     bytes: int
+    kept: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> Model:
         """Raises `PairError` naming the missing part."""
-        path = Path(os.path.realpath(path))  # `Path.resolve` raises where links lead in circles
+        path = real_path(path)
         if not path.exists():
             raise PairError(f"{path} does not exist; name a Hugging Face directory or a GGUF file")
         path = model_at(path)
@@ -80,10 +83,14 @@ class Model:
             raise PairError(str(error)) from error
         context = config.get("max_position_embeddings")
         obstacle = fault = architecture = None
+        kept: tuple[str, ...] = ()
         try:
             architecture = read_architecture(path)
             context = architecture.context
-            size = open_checkpoint(path, architecture).values * _SIXTEEN_BITS
+            checkpoint = open_checkpoint(path, architecture)
+            size = checkpoint.values * _SIXTEEN_BITS
+            if checkpoint.is_grouped:
+                kept = tuple(kept_lines(checkpoint.kinds, architecture.layers))
         except EngineError as error:
             # Another engine may support the family of this directory.
             if architecture is None and path.is_dir() and not isinstance(error, QuantisedError):
@@ -91,7 +98,13 @@ class Model:
             else:
                 fault = str(error)
         return cls(
-            files, config, context if isinstance(context, int) else None, obstacle, fault, size
+            files,
+            config,
+            context if isinstance(context, int) else None,
+            obstacle,
+            fault,
+            size,
+            kept,
         )
 
     @property
@@ -121,7 +134,7 @@ class Model:
 
 
 def _weights(path: Path) -> list[Path]:
-    return weight_files(path) if path.is_dir() else [path]
+    return weight_files(path) if path.is_dir() else parts_of(path)
 
 
 def check_pair(draft: Model, target: Model) -> list[Finding]:
@@ -132,6 +145,11 @@ def check_pair(draft: Model, target: Model) -> list[Finding]:
             vocabulary,
             *([] if vocabulary.verdict is Verdict.UNMET else [_special_tokens(draft, target)]),
             *(_family(role, model) for role, model in (("draft", draft), ("target", target))),
+            *(
+                Finding(f"{role}'s tensors", Verdict.MET, "\n".join(model.kept))
+                for role, model in (("draft", draft), ("target", target))
+                if model.kept
+            ),
             _contexts(draft, target),
             _chat_template(target),
             *(Finding("tokenizer", Verdict.LESS, it) for it in target.files.warnings()),

@@ -26,6 +26,7 @@ from card.cores import usable_cores
 from card.engines.options import EngineOptions
 from card.engines.processor import describe_processor
 from card.engines.row_costs import RowCosts
+from model_files.gguf.part_names import parts_of
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +65,8 @@ class Subject(_Record):
     @classmethod
     def of(cls, engine: str, checkpoint: Path, options: EngineOptions) -> Subject:
         """The present subject. Raises `OSError` if a file cannot be read."""
-        found = checkpoint.resolve()
-        models = found.iterdir() if found.is_dir() else (found,)
-        files = (*models, *_SOURCES.rglob("*.py"))
+        models = checkpoint.iterdir() if checkpoint.is_dir() else parts_of(checkpoint)
+        files = (*(file.resolve() for file in models), *_SOURCES.rglob("*.py"))
         return cls(
             engine=engine,
             files=tuple(sorted(_stamps(files))),

@@ -11,6 +11,8 @@ from card.settings.limits import LimitSettings
 from card.settings.section import Section
 from card.settings.whole import Settings
 from model_files import ModelFilesError, model_at, model_files_of, most_positions
+from model_files.gguf.part_names import ending_of, parts_of
+from model_files.opening import real_path
 
 
 def anchored(settings: Settings, base: Path) -> Settings:
@@ -22,9 +24,9 @@ def anchored(settings: Settings, base: Path) -> Settings:
 
     def found(name: str, path: Path) -> Path:
         try:
-            text = os.path.realpath(base / path)  # `Path.resolve` raises on a circle of links
-            is_text = text == text.encode(errors="replace").decode()  # else see `in_ascii`
-            real = Path(text) if is_text else base / path
+            real = real_path(base / path)
+            if str(real) != str(real).encode(errors="replace").decode():  # then see `in_ascii`
+                real = base / path
             real = model_at(real) if name.endswith(".path") else real
             if real.exists() and name == "serving.calibration_cache" and not real.is_dir():
                 raise ValueError("it must be a directory, or not exist yet")
@@ -81,8 +83,11 @@ def in_ascii(settings: Settings, links: Path) -> Settings:
     def linked(name: str, path: Path) -> Path:
         if str(path).isascii():
             return path
-        (links / name).symlink_to(path)
-        return links / name
+        parts = parts_of(path)
+        made = [links / f"{name}{ending_of(part)}" for part in parts]
+        for link, part in zip(made, parts, strict=True):
+            link.symlink_to(part)
+        return made[0]
 
     return _with_paths(settings, linked)
 

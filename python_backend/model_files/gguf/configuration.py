@@ -49,12 +49,6 @@ def configuration(header: Header) -> dict[str, Any]:
         raise ModelFilesError(
             f"{header.file} holds a vocabulary alone, and no weights; name the model's own file"
         )
-    parts = header.value("split.count", int) or 1
-    if parts > 1:
-        raise ModelFilesError(
-            f"{header.file}: split.count is {parts}, and files in parts are not supported; join "
-            "them with llama.cpp's llama-gguf-split --merge"
-        )
     count = partial(_count, header, family)
     heads = count("attention.head_count")
     head_size = _head_size(header, family, heads)
@@ -198,10 +192,10 @@ def _divisors(header: Header, name: str, count: int) -> list[float]:
     stored = header.tensors[name]
     if stored.kind != "F32" or stored.shape != (count,):
         raise ModelFilesError(
-            f"{header.file}: {name} is {stored.kind} of shape {stored.shape}; "
+            f"{stored.file}: {name} is {stored.kind} of shape {stored.shape}; "
             f"allowed: F32 of shape ({count},)"
         )
-    return list(struct.unpack(f"<{count}f", _bytes_of(header.file, stored.offset, stored.size)))
+    return list(struct.unpack(f"<{count}f", _bytes_of(stored.file, stored.offset, stored.size)))
 
 
 def _bytes_of(file: Path, offset: int, size: int) -> bytes:

@@ -9,7 +9,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from model_files.gguf.configuration import configuration
-from model_files.gguf.header import Header, read_header
+from model_files.gguf.header import Header
+from model_files.gguf.parts import read_model
 from model_files.gguf.tokenizer import build_tokenizer, named_pre, token_table
 from model_files.interface import ModelFilesError, TokenTable, special_tokens
 from model_files.not_models import GGUF_TYPES
@@ -26,7 +27,10 @@ _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 @dataclass(frozen=True)
 class GgufFiles:
-    """Implements `interface.ModelFiles`."""
+    """Implements `interface.ModelFiles`.
+
+    path  the file; of a model in parts the first
+    """
 
     path: Path
     header: Header
@@ -34,7 +38,7 @@ class GgufFiles:
     @classmethod
     def read(cls, path: Path) -> GgufFiles:
         """Raises `ModelFilesError`."""
-        header = read_header(path)
+        header = read_model(path)
         kind = header.value("general.type", str)
         if kind not in (None, "model"):
             what = GGUF_TYPES.get(kind, f"a GGUF file of the type {kind!r:.60}, and no model")

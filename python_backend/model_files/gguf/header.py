@@ -29,7 +29,7 @@ _MAGIC = b"GGUF"
 _LENGTH = struct.Struct("<Q")
 _VERSIONS = (2, 3)
 _MOST_DIMENSIONS = 4
-_MOST_ENTRIES = 1 << 16
+MOST_ENTRIES = 1 << 16
 """Metadata entries, and tensors."""
 _MOST_VALUES = 1 << 23
 """In all lists together; a vocabulary of 260,000 tokens has 1.3 million with its merges."""
@@ -53,8 +53,9 @@ _Kind = TypeVar("_Kind")
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies in the file.
+    """Where a tensor lies.
 
+    file    one of the model's parts
     kind    how its numbers are stored, as GGUF calls it: ``F16``, ``Q4_K``
     shape   outputs first, unlike in the file
     offset  of its first byte in the file
@@ -62,6 +63,7 @@ class StoredTensor:
     """
 
     name: str
+    file: Path
     kind: str
     shape: tuple[int, ...]
     offset: int
@@ -118,7 +120,7 @@ def read_header(file: Path) -> Header:
         if (held := _held.get(version)) is not None:
             return held
         with file.open("rb") as opened, _mapped(opened.fileno()) as content:
-            reader = _Reader(content)
+            reader = _Reader(file, content)
             metadata, tensors = reader.read()
     except FileNotFoundError:
         raise ModelFilesError(f"{file} does not exist") from None
@@ -149,7 +151,8 @@ class _Unsound(Exception):
 class _Reader:
     """Reads from the front; `at` is the next byte."""
 
-    def __init__(self, content: mmap.mmap) -> None:
+    def __init__(self, file: Path, content: mmap.mmap) -> None:
+        self._file = file
         self._content = content
         self._size = len(content)
         self._end = min(self._size, _MOST_HEADER_BYTES)
@@ -168,8 +171,8 @@ class _Reader:
             raise _Unsound(f"version {version} is not supported; allowed: {allowed}")
         tensors, entries = self._number("<Q"), self._number("<Q")
         for count, what in ((tensors, "tensors"), (entries, "metadata entries")):
-            if count > _MOST_ENTRIES:
-                raise _Unsound(f"it says {count} {what}; allowed: at most {_MOST_ENTRIES}")
+            if count > MOST_ENTRIES:
+                raise _Unsound(f"it says {count} {what}; allowed: at most {MOST_ENTRIES}")
         metadata = self._metadata(entries)
         found = [self._tensor() for _ in range(self._count(tensors, 24, "tensors"))]
         alignment = metadata.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
@@ -223,7 +226,7 @@ class _Reader:
         try:
             known = GGMLQuantizationType(kind)
         except ValueError:
-            return StoredTensor(name, f"type {kind}", shape, begin + offset, 0)
+            return StoredTensor(name, self._file, f"type {kind}", shape, begin + offset, 0)
         block, block_bytes = GGML_QUANT_SIZES[known]
         if shape[-1] % block:
             raise _Unsound(
@@ -236,7 +239,7 @@ class _Reader:
                 f"tensor {name!r:.80} ends at byte {begin + offset + size} of {self._size}; "
                 "the file was cut off, or is not what its header says"
             )
-        return StoredTensor(name, known.name, shape, begin + offset, size)
+        return StoredTensor(name, self._file, known.name, shape, begin + offset, size)
 
     def _count(self, count: int, least: int, what: str) -> int:
         """`count`, if as many things of at least `least` bytes can still follow."""

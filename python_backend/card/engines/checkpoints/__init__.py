@@ -1,5 +1,7 @@
 """Models as files: their tensors, read and checked against the architecture."""
 
+from card.engines.checkpoints.ahead import ahead
+from card.engines.checkpoints.kept_as import kept_lines
 from card.engines.checkpoints.matrices import (
     DenseMatrix,
     GroupedMatrix,

@@ -21,7 +21,8 @@ from card.engines.checkpoints.stored import StoredCheckpoint
 from card.engines.interface import EngineError
 from model_files import ModelFilesError
 from model_files.gguf.configuration import DIVISORS
-from model_files.gguf.header import StoredTensor, read_header
+from model_files.gguf.header import StoredTensor
+from model_files.gguf.parts import read_model
 
 KINDS = ("F32", "F16", "BF16", *GROUPED)
 """Supported types of tensors."""
@@ -33,21 +34,21 @@ _ROTATION = re.compile(r"blk\.\d+\.attn_rot_embd(\.weight)?")
 
 
 class GgufCheckpoint(StoredCheckpoint[StoredTensor]):
-    """A GGUF file."""
+    """A GGUF file, or several with parts of a model."""
 
     implied_by = "the file's metadata"
     depth_is = "block_count is"
 
     def __init__(self, file: Path, architecture: Architecture) -> None:
         try:
-            stored = read_header(file).tensors
+            stored = read_model(file).tensors
         except ModelFilesError as error:
             raise EngineError(str(error)) from error
         super().__init__(file, architecture, stored)
         for tensor in stored.values():
             if tensor.kind not in KINDS:
                 raise EngineError(
-                    f"{file}: {tensor.name} is {tensor.kind}; allowed: {', '.join(KINDS)}"
+                    f"{tensor.file}: {tensor.name} is {tensor.kind}; allowed: {', '.join(KINDS)}"
                 )
 
     @property
@@ -92,9 +93,9 @@ class GgufCheckpoint(StoredCheckpoint[StoredTensor]):
         """Kind and bytes of a tensor, [outputs, bytes of a row]."""
         stored = self._found(name, shape)
         try:
-            content = np.memmap(self._path, np.uint8, "r", stored.offset, (stored.size,))
+            content = np.memmap(stored.file, np.uint8, "r", stored.offset, (stored.size,))
         except (OSError, ValueError) as error:
-            raise EngineError(f"{self._path} cannot be read: {error}") from error
+            raise EngineError(f"{stored.file} cannot be read: {error}") from error
         return stored.kind, content.reshape(*shape[:-1], -1)
 
     def _finite(self, name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -93,8 +93,12 @@ class StoredCheckpoint(Generic[AnyStored]):
 
     @property
     def matrices_are(self) -> str:
-        found = {stored.kind for stored in self._stored.values() if len(stored.shape) > 1}
+        found = set(self.kinds.values())
         return found.pop() if len(found) == 1 else "mixed"
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return {own: stored.kind for own, stored in self._stored.items() if len(stored.shape) > 1}
 
     @property
     def is_grouped(self) -> bool:

