@@ -14,6 +14,7 @@ import numpy as np
 from fake_engine import FakeEngine, FakeModel
 
 from card.cache import CardSlot, EngineState, Finish, Geometry, Pool, SlotCounters, SlotRequest
+from card.constraints.compiled import GuidedTokens
 from card.constraints.compiler import GuideCompiler
 from card.decoding import TargetLoop
 from card.drafting import DraftLoop, make_drafters
@@ -56,14 +57,23 @@ def request_of(
     return SlotRequest(np.array(prompt, np.int64), max_tokens, decoding, parameters, gamma)
 
 
-def autoregressive(model: FakeModel, request: SlotRequest) -> list[int]:
-    """What the target alone writes: one token after the other from fresh logits."""
+def autoregressive(
+    model: FakeModel, request: SlotRequest, tokens: GuidedTokens | None = None
+) -> list[int]:
+    """What the target alone writes: one token after the other from fresh logits.
+
+    tokens  what the request's guide is compiled for, if it has a guide
+    """
     history = History(request.prompt, len(request.prompt) + request.max_tokens)
+    guided = tokens and request.guide and tokens.compile(request.guide).begin()
     while history.generated < request.max_tokens:
         row = model.row_after(history.tokens)
-        history.append(sample(row, history, request.parameters))
+        allowed = guided.allowed() if guided else None
+        history.append(sample(row, history, request.parameters, allowed))
         if history.tokens[-1] in request.parameters.end_ids:
             break
+        if guided:
+            guided.advance(history.tokens[-1])
     return history.tokens[len(request.prompt) :]
 
 

@@ -1,4 +1,4 @@
-"""A text is what its guide describes, whole, and the same with speculation as without."""
+"""A guided text is what its guide describes; guides are compiled, refused and forgotten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine, FakeModel
 from guides import fits
-from one_process import GREEDY, OneProcess, request_of, settings_of
+from one_process import GREEDY, OneProcess, autoregressive, request_of, settings_of
 
 from card.cache import Finish, SlotRequest
 from card.constraints import Guide, GuideError
@@ -23,7 +23,7 @@ from card.constraints.compiled import GuidedTokens
 from card.constraints.compiler import GuideCompiler
 from card.constraints.grammar import grammar_of
 from card.constraints.references import endless_reference
-from card.sampling import History, SamplingParameters, sample
+from card.sampling import SamplingParameters
 from card.serving.requests.guide_check import GuideCheck
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.vocabulary import Vocabulary
@@ -85,18 +85,7 @@ def guided(guide: Guide, parameters: SamplingParameters, decoding: str = "card")
 
 
 def alone(request: SlotRequest) -> list[int]:
-    """What the target writes without a draft, one token after the other."""
-    assert request.guide is not None
-    text = TOKENS.compile(request.guide).begin()
-    history = History(request.prompt, len(request.prompt) + request.max_tokens)
-    while history.generated < request.max_tokens:
-        row = TARGET.row_after(history.tokens)
-        token = sample(row, history, request.parameters, text.allowed())
-        history.append(token)
-        if token in ENDS:
-            break
-        text.advance(token)
-    return [int(token) for token in history.tokens[len(request.prompt) :]]
+    return autoregressive(TARGET, request, TOKENS)
 
 
 def both_models(agreement: float, **speculation: Any) -> OneProcess:
@@ -108,19 +97,14 @@ def both_models(agreement: float, **speculation: Any) -> OneProcess:
     )
 
 
-@pytest.mark.parametrize("query", ["chain", "subtree"])
-def test_a_guided_text_fits_and_is_that_of_the_target_alone(query: str) -> None:
-    requests = [guided(guide, p) for guide, _ in GUIDES for p in PARAMETERS]
-    with both_models(0.8, query=query, ngram_tokens=4) as both:
-        for request, suits in zip(
-            requests, [f for _, f in GUIDES for _ in PARAMETERS], strict=True
-        ):
-            stream = both.open(request)
-            [text] = both.run([stream])
-            assert text == alone(request)
-            assert text[-1] in ENDS
-            assert suits(VOCABULARY.tokenizer.decode(text, skip_special_tokens=True))
-            both.close([stream])
+@pytest.mark.parametrize("parameters", PARAMETERS)
+@pytest.mark.parametrize(("guide", "suits"), GUIDES)
+def test_text_when_guided_is_what_its_guide_describes(
+    guide: Guide, suits: Callable[[str], Any], parameters: SamplingParameters
+) -> None:
+    text = alone(guided(guide, parameters))
+    assert text[-1] in ENDS
+    assert suits(VOCABULARY.tokenizer.decode(text, skip_special_tokens=True))
 
 
 def test_the_draft_proposes_what_the_guide_allows() -> None:
@@ -148,18 +132,6 @@ def test_what_a_guide_leaves_no_choice_about_takes_no_pass_a_token(query: str) -
         assert text == alone(guided(guide, PARAMETERS[1]))
         assert len(text) == 17
         assert passes <= 5
-
-
-def test_a_target_that_is_loaded_anew_goes_on_with_the_guided_text() -> None:
-    request = guided(GUIDES[0][0], PARAMETERS[1])
-    with both_models(0.5) as both:
-        stream = both.open(request)
-        while not stream.output:  # its guide may not be compiled yet
-            both.draft.step()
-            both.target.step()
-        assert len(stream.output) < len(alone(request))
-        both.restart_target(FakeEngine(TARGET, tree=False))
-        assert both.run([stream]) == [alone(request)]
 
 
 def test_a_guide_with_a_dead_end_fails_its_session_alone() -> None:
