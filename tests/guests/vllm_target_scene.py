@@ -74,9 +74,7 @@ class RunningTarget:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.pool = Pool.create(
-            settings.cache.directory, os.getpid(), pool_geometry(settings)
-        )
+        self.pool = Pool.create(settings.cache.directory, os.getpid(), pool_geometry(settings))
         self.slots = [self.pool.card_slot(index) for index in range(settings.cache.slots)]
         self.target: VllmTarget
         self._watch: Watch
@@ -147,6 +145,11 @@ class RunningTarget:
         self.pool.commit_bell.wait(rings, 0.002)
         if self.target._process.poll() is not None:
             self._watch.step()
+
+    def until_ended(self) -> None:
+        """Raises `EngineError` once vLLM's process has ended."""
+        while True:
+            self.look("the end of vLLM's process")
 
     def _until(self, holds: Callable[[], bool], what: str) -> None:
         while not holds():

@@ -7,7 +7,6 @@ samples. Plan, query and what the controller hears are those of the loop over ou
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterator
 from typing import Any, cast
@@ -19,6 +18,7 @@ from card.cache import Finish, Pool
 from card.decoding.loop import TargetLoop, Turn
 from card.decoding.session import NO_QUERY, Query, TargetSession
 from card.engines import Engine, SequenceTokens
+from card.engines.guest.commits import num_agreed
 from card.sampling import Likeliest
 from card.settings import Settings
 from card.speculation.acceptance import VerifyResult
@@ -192,7 +192,7 @@ class VllmLoop(TargetLoop):
         for token in tokens:
             session.history.append(token)
         chain = query.candidates.tokens
-        agreed = len(os.path.commonprefix([tokens, chain]))
+        agreed = num_agreed(tokens, chain)
         result = VerifyResult(
             tokens,
             [place < agreed for place in range(len(tokens))],

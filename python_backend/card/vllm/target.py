@@ -55,7 +55,7 @@ def environment_of(settings: Settings, inherited: Mapping[str, str]) -> dict[str
     }
     made = {
         **kept,
-        "PYTHONPATH": str(REPOSITORY_ROOT / "python_backend"),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "WARNING",
