@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from running_service import BACK_S, Refused, RunningService, running_service
@@ -74,10 +75,10 @@ async def test_stream_ends_at_a_stop_word(service: RunningService, right: list[s
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        ({"min_p": 0.1, "temperature": 0.7}, "min_p is 0.1"),
+        ({"min_p": np.array([[0.1]], np.float32), "temperature": 0.7}, "min_p is 0.1"),
         ({"temperature": 2.5}, "temperature is 2.5; it must be at most 2"),
         ({"presence_penalty": 2.5}, "presence_penalty is 2.5; it must be from -2 to 2"),
-        ({"logit_bias_ids": [3], "logit_bias_values": [1.0]}, "logit_bias_ids"),
+        ({"logit_bias_ids": [3], "logit_bias_values": np.array([[1.0]], np.float32)}, "logit_bias"),
         ({"guided_decoding_guide_type": "json"}, "guided_decoding_guide_type"),
         ({"decoding": "pearl"}, "vLLM's loop waits for no draft"),
         ({"acceptance": "loose"}, "acceptance is 'loose'"),

@@ -7,11 +7,16 @@ that a commit lies between a step and the next query.
 from __future__ import annotations
 
 import dataclasses
+import random
+import statistics
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
+from vllm.exceptions import VLLMValidationError
 from vllm.inputs import tokens_input
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.outputs import DraftTokenIds
@@ -20,14 +25,28 @@ from vllm.v1.request import RequestStatus
 from card.cache import NO_SALT, SlotRequest
 from card.engines.interface import EngineError, Text
 from card.engines.vllm.arguments import engine_arguments, sampling_arguments
+from card.sampling import SamplingParameters
 from card.settings import Settings
+from card.speculation.control import CONTROLLERS
 from card.speculation.control.fixed import UNMEASURED_ROWS
+
+COSTED_ROWS = (1, 2, 4, 6, 8, 12, 16)
+"""Numbers of rows whose cost is measured at load, where the controller chooses them."""
+_MEASURED_STEPS = 5
+_PROMPT_TOKENS = 32
 
 
 def candidates_of(settings: Settings) -> int:
     """Most candidates of a text in a pass."""
     rows = settings.speculation.rows
-    return (UNMEASURED_ROWS if rows == "auto" else rows) - 1
+    if rows != "auto":
+        return rows - 1
+    return (COSTED_ROWS[-1] if chooses_rows(settings) else UNMEASURED_ROWS) - 1
+
+
+def chooses_rows(settings: Settings) -> bool:
+    """Whether the controller chooses how many candidates a pass verifies."""
+    return CONTROLLERS[settings.control].chooses_rows
 
 
 class VllmEngine:
@@ -44,7 +63,6 @@ class VllmEngine:
         self.vocabulary = vocabulary
         self.context = settings.limits.context_tokens
         self.most_rows = settings.serving.prefill_chunk
-        self.row_costs_ms: dict[int, float] = {}
         target = settings.target
         arguments = engine_arguments(
             target.vllm.arguments,
@@ -59,7 +77,7 @@ class VllmEngine:
         )
         try:
             engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-        except (ValueError, TypeError, RuntimeError, OSError, NotImplementedError) as error:
+        except Exception as error:
             reason = " ".join(str(error).split())
             raise EngineError(f"{target.path}: vLLM cannot load it: {reason}") from error
         self._engine = engine  # its end would end the core
@@ -70,6 +88,8 @@ class VllmEngine:
         self._opened = 0
         self._ids: dict[int, str] = {}
         self._sessions: dict[str, int] = {}
+        measures = self._speculates and chooses_rows(settings)
+        self.row_costs_ms = self._measure(candidates_of(settings)) if measures else {}
 
     # --- sessions -----------------------------------------------------------------------------
 
@@ -102,20 +122,23 @@ class VllmEngine:
     ) -> None:
         """Ask vLLM to continue `prompt`; `written` as of `sampling_arguments`. Raises `ValueError`
         saying what vLLM does not take."""
-        parameters = SamplingParams(**sampling_arguments(request, written, with_seed=with_seed))
-        if request.parameters.bad_words:  # vLLM makes tokens of text, and has no tokenizer here
-            parameters._bad_words_token_ids = [list(word) for word in request.parameters.bad_words]
         salt = None
         if not request.reuses_kv:
             salt = f"session {session}"
         elif request.salt != NO_SALT:
             salt = request.salt.hex()
-        made = self._inputs.process_inputs(
-            str(session),
-            tokens_input(list(prompt), cache_salt=salt),
-            parameters,
-            supported_tasks=self._tasks,
-        )
+        try:
+            parameters = SamplingParams(**sampling_arguments(request, written, with_seed=with_seed))
+            if bad_words := request.parameters.bad_words:  # vLLM makes tokens of text, elsewhere
+                parameters._bad_words_token_ids = [list(word) for word in bad_words]
+            made = self._inputs.process_inputs(
+                str(session),
+                tokens_input(list(prompt), cache_salt=salt),
+                parameters,
+                supported_tasks=self._tasks,
+            )
+        except VLLMValidationError as error:
+            raise ValueError(str(error)) from error
         self._inputs.assign_request_id(made)
         self._core.add_request(*self._core.preprocess_add_request(made))
         self._ids[session] = made.request_id
@@ -153,3 +176,34 @@ class VllmEngine:
                 if output.finish_reason is not None:
                     del self._sessions[output.request_id], self._ids[session]
         return found
+
+    # --- costs --------------------------------------------------------------------------------
+
+    def _measure(self, most: int) -> dict[int, float]:
+        """Milliseconds of a step with one text, by its rows; nothing for more rows than the context
+        has room for."""
+        prompt = list(range(min(_PROMPT_TOKENS, self.context // 4)))
+        endless = SlotRequest(
+            np.array(prompt), self.context - len(prompt), "", SamplingParameters()
+        )
+        session = self.open_session()
+        self.request(session, endless, prompt, 0, with_seed=False)
+        self.step()
+        draw = random.Random(0)
+        costs: dict[int, float] = {}
+        for rows in COSTED_ROWS:
+            if rows > most + 1:
+                break
+            taken_ms = []
+            for _ in range(1 + _MEASURED_STEPS):
+                if not self.has_request(session):  # the text is at its end
+                    return costs
+                # Ids at random: few are accepted, so that the text stays short.
+                ids = [draw.randrange(self.vocabulary) for _ in range(rows - 1)]
+                began = time.perf_counter()
+                self.offer({session: ids})
+                self.step()
+                taken_ms.append(1000 * (time.perf_counter() - began))
+            costs[rows] = statistics.median(taken_ms[1:])
+        self.close_session(session)
+        return costs
