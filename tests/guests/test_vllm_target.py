@@ -19,6 +19,7 @@ from vllm_target_scene import (
     PROMPTS,
     Answer,
     RunningTarget,
+    guided,
     plainly,
     request_of,
     running_target,
@@ -35,6 +36,7 @@ TAKEN = [
     {"salt": b"0123456789abcdef"},
     {"reuses_kv": False},
     {"acceptance": "exact", "trace": True},
+    {**guided("regex", "(ab|cd|ef){20}[0-9]{5}"), "end_ids": (0,)},
 ]
 
 
@@ -210,6 +212,7 @@ def test_only_the_request_fails_when_vllm_refuses_it(
 RESUMED = [
     {},
     {"frequency_penalty": 0.4},
+    {**guided("regex", "[a-z ]{500}"), "end_ids": (0,)},
     {"pacing": "autoregressive", "temperature": 0.9, "seed": 5},
 ]
 

@@ -14,6 +14,7 @@ import numpy as np
 from real_pair import PAIR
 
 from card.cache import CardSlot, Finish, Pool, SlotRequest
+from card.constraints import Guide
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
@@ -38,6 +39,10 @@ def settings_of(directory: Path, **changes: Any) -> Settings:
     for section, fields in changes.items():
         content[section] = {**content.get(section, {}), **fields}
     return Settings.model_validate(content)
+
+
+def guided(kind: str, text: str) -> dict[str, Guide]:
+    return {"guide": Guide(kind, text)}
 
 
 def request_of(

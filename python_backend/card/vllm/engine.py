@@ -18,11 +18,13 @@ from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.exceptions import VLLMValidationError
 from vllm.inputs import tokens_input
+from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.request import RequestStatus
 
 from card.cache import NO_SALT, SlotRequest
+from card.constraints.grammar import grammar_of
 from card.engines.interface import EngineError, Text
 from card.engines.vllm.arguments import engine_arguments, sampling_arguments
 from card.sampling import SamplingParameters
@@ -128,7 +130,14 @@ class VllmEngine:
         elif request.salt != NO_SALT:
             salt = request.salt.hex()
         try:
-            parameters = SamplingParams(**sampling_arguments(request, written, with_seed=with_seed))
+            arguments = sampling_arguments(request, written, with_seed=with_seed)
+            if request.guide is not None:
+                arguments["structured_outputs"] = StructuredOutputsParams(
+                    grammar=grammar_of(request.guide)
+                )
+                # vLLM's guides end with this id, whatever the request says.
+                arguments["stop_token_ids"].append(self._inputs.renderer.get_eos_token_id())
+            parameters = SamplingParams(**arguments)
             if bad_words := request.parameters.bad_words:  # vLLM makes tokens of text, elsewhere
                 parameters._bad_words_token_ids = [list(word) for word in bad_words]
             made = self._inputs.process_inputs(

@@ -15,6 +15,8 @@ import numpy as np
 from vllm.v1.engine import FinishReason
 
 from card.cache import Finish, Pool
+from card.constraints import Guide
+from card.constraints.compiler import GuideCompiler
 from card.decoding.loop import TargetLoop, Turn
 from card.decoding.session import NO_QUERY, Query, TargetSession
 from card.engines import Engine, SequenceTokens
@@ -27,6 +29,14 @@ from card.vllm.engine import VllmEngine
 
 log = logging.getLogger(__name__)
 
+
+class _GuidesOfVllm:
+    """In place of a `GuideCompiler`: vLLM compiles guides, and masks its logits, by itself."""
+
+    def constraint(self, guide: Guide) -> None:
+        return None
+
+
 _FINISH = {FinishReason.STOP: Finish.END_ID, FinishReason.LENGTH: Finish.LENGTH}
 
 
@@ -37,7 +47,8 @@ class VllmLoop(TargetLoop):
         self, engine: VllmEngine, pool: Pool, settings: Settings, ngrams: NgramMemory
     ) -> None:
         # The loop of our engines forwards rows; this one does not call it.
-        super().__init__(cast(Engine, engine), pool, settings, None, ngrams)
+        guides = cast(GuideCompiler, _GuidesOfVllm())
+        super().__init__(cast(Engine, engine), pool, settings, guides, ngrams)
         self._vllm = engine
         self._begun: set[int] = set()
         self._repeats: dict[int, int] = {}
@@ -92,7 +103,8 @@ class VllmLoop(TargetLoop):
                     self._request(session)
                 except ValueError as error:
                     log.error("session of slot %d failed: %s", session.slot.index, error)
-                    session.slot.fail()
+                    guided = session.request.guide is not None
+                    session.slot.fail(Finish.GUIDE_FAILED if guided else Finish.FAILED)
                     continue
             session.slot.count_time(runs=True)
             yield session
@@ -110,12 +122,13 @@ class VllmLoop(TargetLoop):
         with_seed = not session.queries
         begins_anew = written > 0 and (
             (with_seed and not parameters.is_greedy)
+            or session.request.guide is not None
             or parameters.presence_penalty != 0.0
             or parameters.frequency_penalty != 0.0
             or any(len(word) > 1 for word in parameters.bad_words)
         )
         if begins_anew and not (with_seed or parameters.is_greedy):
-            raise ValueError("vLLM was started again, and cannot repeat a sampled text's penalties")
+            raise ValueError("vLLM was started again, and cannot go on with this sampled text")
         prompt, first = session.history.tokens, written
         if begins_anew:
             prompt, first = session.request.prompt.tolist(), 0

@@ -34,6 +34,7 @@ def decided(speculation: dict[str, Any] | None = None, **request: Any) -> str:
         {"min_tokens": 3, "return_log_probs": True, "top_log_probs": 3},
         {"seed": 5},
         {"drafter": "ngram"},
+        {"guided_decoding_guide_type": "json"},
     ],
 )
 def test_request_is_speculated_when_vllm_keeps_it_beside_candidates(
@@ -52,7 +53,7 @@ def test_seeded_sampling_is_decoded_without_candidates() -> None:
         ({"temperature": 2.1}, "temperature is 2.1; it must be at most 2"),
         ({"frequency_penalty": -2.5}, "frequency_penalty is -2.5; it must be from -2 to 2"),
         ({"min_p": 0.2}, "min_p is 0.2; it must be absent or 0: vLLM has no such parameter"),
-        ({"guided_decoding_guide_type": "json"}, "guided_decoding_guide_type"),
+        ({"guided_decoding_guide_type": "json", "min_tokens": 3}, "min_tokens is 3"),
         ({"decoding": "draft_then_verify"}, "vLLM's loop waits for no draft"),
     ],
 )

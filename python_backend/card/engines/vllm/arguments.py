@@ -46,8 +46,9 @@ def engine_arguments(
             raise EngineError(f"target.vllm.{name}: this vLLM has no such argument{meant}")
     arguments: dict[str, Any] = {
         # CARD makes texts and token ids, and says itself which ids end a text.
-        "skip_tokenizer_init": True,
         "generation_config": "vllm",
+        # The library that compiles CARD's own guides.
+        "structured_outputs_config": {"backend": "guidance"},
         "model": model,
         "dtype": dtype,
         "max_model_len": context,

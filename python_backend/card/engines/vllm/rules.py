@@ -52,9 +52,9 @@ class VllmRules:
                 True,
             ),
             (
-                asked.guided,
-                "guided_decoding_guide_type",
-                "absent: texts of vLLM are not guided here",
+                asked.guided and parameters.min_tokens > 0,
+                "min_tokens",
+                "absent or 0 beside a guide, and end_id not -1: vLLM may allow no token there",
                 True,
             ),
             (
