@@ -116,7 +116,7 @@ def _worker(settings: Settings, mode: str) -> Worker:
     return Worker(
         f"vllm {mode}",
         [
-            *(str(vllm_python(settings)), "-P"),
+            str(vllm_python(settings)),
             *(str(REPOSITORY_ROOT / "benchmarks/peers/vllm_worker.py"), "--mode", mode),
             *("--target", str(target.path), "--draft", str(settings.draft.path)),
             *("--dtype", target.dtype, "--context", str(settings.limits.context_tokens)),
