@@ -115,6 +115,7 @@ def test_greedy_texts_are_vllms_own_when_a_parameter_is_on(
     found = target.ask(requests, Draft(right, 0.3))
     assert [one.tokens for one in found] == [one.tokens for one in alone]
     assert [one.finish for one in found] == [one.finish for one in alone]
+    assert all(one.tokens for one in found)
 
 
 def test_no_candidate_is_verified_when_the_request_wants_none(right: list[Answer]) -> None:
@@ -162,7 +163,7 @@ def test_sampled_tokens_have_vllms_distribution_when_candidates_are_verified(
     drawn: list[Counter[int]] = []
     for pacing in ("autoregressive", "card"):
         found: Counter[int] = Counter()
-        for number in range(40):
+        for number in range(30):
             requests = [
                 request_of(
                     PROMPTS[0], pacing, 4, temperature=1.3, seed=16 * number + place, **filters

@@ -94,7 +94,7 @@ def main() -> int:
     try:
         service = Service(Settings(**content["settings"]), content["server_pid"], said)
     except EngineError as error:
-        json.dump({"error": str(error)}, said)
+        print(json.dumps({"error": str(error)}), file=said, flush=True)
         return 1
     print(json.dumps({"loaded": True}), file=said, flush=True)
     service.run()

@@ -24,9 +24,9 @@ from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.request import RequestStatus
 
 from card.cache import NO_SALT, SlotRequest
-from card.constraints.grammar import grammar_of
 from card.engines.interface import EngineError, Text
 from card.engines.vllm.arguments import engine_arguments, sampling_arguments
+from card.engines.vllm.guides import structured_output
 from card.sampling import SamplingParameters
 from card.settings import Settings
 from card.speculation.control import CONTROLLERS
@@ -132,9 +132,8 @@ class VllmEngine:
         try:
             arguments = sampling_arguments(request, written, with_seed=with_seed)
             if request.guide is not None:
-                arguments["structured_outputs"] = StructuredOutputsParams(
-                    grammar=grammar_of(request.guide)
-                )
+                guided = StructuredOutputsParams(**structured_output(request.guide))
+                arguments["structured_outputs"] = guided
                 # vLLM's guides end with this id, whatever the request says.
                 arguments["stop_token_ids"].append(self._inputs.renderer.get_eos_token_id())
             parameters = SamplingParams(**arguments)
