@@ -58,6 +58,8 @@ def environment_of(settings: Settings, inherited: Mapping[str, str]) -> dict[str
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
+        # Its ranks meet at this address. Several nodes need another one (`environment`).
+        "VLLM_HOST_IP": "127.0.0.1",
         "VLLM_LOGGING_LEVEL": "WARNING",
         "HF_HUB_OFFLINE": "1",
     }
