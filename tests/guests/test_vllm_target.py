@@ -118,6 +118,16 @@ def test_greedy_texts_are_vllms_own_when_a_parameter_is_on(
     assert all(one.tokens for one in found)
 
 
+def test_text_is_vllms_own_when_it_fills_the_context(target: RunningTarget) -> None:
+    limits = target.settings.limits
+    prompt = (PROMPTS[0] * limits.prompt_tokens)[: limits.prompt_tokens]
+    request = request_of(prompt, max_tokens=limits.context_tokens - len(prompt))
+    (alone,), (found,) = target.ask([plainly(request)]), target.ask([request])
+    assert found.tokens == alone.tokens
+    assert len(found.tokens) == request.max_tokens
+    assert found.accepted > 0
+
+
 def test_no_candidate_is_verified_when_the_request_wants_none(right: list[Answer]) -> None:
     assert sum(one.drafted for one in right) == 0
 
