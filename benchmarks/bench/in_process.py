@@ -241,7 +241,7 @@ class InProcess:
         speculation  what differs from the settings
         """
         settings = with_speculation(self.settings, **speculation)
-        with _home(settings) as (pool, settings):
+        with own_pool(settings) as (pool, settings):
 
             def target_on(threads: int, spreads: bool) -> TargetLoop:
                 engine = self.engines.on("target", threads, spreads=spreads)
@@ -276,7 +276,7 @@ class InProcess:
 
             return Loops(pool, self._tokenizer, target_on, draft_on)
 
-        with _home(self.settings) as (pool, _):
+        with own_pool(self.settings) as (pool, _):
             yield loops_of
 
 
@@ -294,7 +294,7 @@ def text_of(tokenizer: Tokenizer, task: Task, tokens: list[int]) -> str:
 
 
 @contextmanager
-def _home(settings: Settings) -> Iterator[tuple[Pool, Settings]]:
+def own_pool(settings: Settings) -> Iterator[tuple[Pool, Settings]]:
     """A pool in a folder of its own, because a process has one pool in a folder, and the settings
     that name the folder."""
     usual = settings.cache.directory

@@ -15,7 +15,7 @@ from programs import program
 from card.settings import REPOSITORY_ROOT, Settings, load_settings
 
 KUBERNETES = REPOSITORY_ROOT / "deploy/kubernetes"
-OVERLAYS = ("cpu", "gpu-2", "gpu-tp")
+OVERLAYS = ("cpu", "gpu-2", "gpu-tp", "gpu-vllm", "gpu-vllm-tp")
 MODELS, GATEWAY, GATEWAY_CPU = "models", "gateway", "gateway-cpu"
 APART = (MODELS, GATEWAY, GATEWAY_CPU)
 """Kustomizations beside the overlays."""
@@ -87,6 +87,8 @@ def devices_of(settings: Settings) -> set[int]:
     for model in (settings.target, settings.draft):
         if settings.engine_of(model) == "tensorrt_llm":
             devices |= set(model.tensorrt_llm.devices)
+        elif settings.engine_of(model) == "vllm":
+            devices |= set(settings.target.vllm.devices)
         elif model.device != "cpu":
             devices.add(int(model.device.partition(":")[2] or 0))
     return devices

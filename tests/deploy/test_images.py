@@ -24,7 +24,7 @@ SERVED = (
     *(REPOSITORY_ROOT / "gateway/card_guard", REPOSITORY_ROOT / "client/card_client"),
 )
 """The packages of ours in a server's image."""
-ELSEWHERE = {"tensorrt_llm", "mpi4py", "triton", "triton_python_backend_utils"} | {
+ELSEWHERE = {"tensorrt_llm", "mpi4py", "vllm", "triton", "triton_python_backend_utils"} | {
     "openvino",  # an engine for processors
     "transformers",  # of the client's extra `edge`
 }
@@ -33,7 +33,7 @@ PARTS = {"pydantic_core": "pydantic"}
 """Modules that another one's distribution requires in just its own version."""
 
 
-@pytest.fixture(params=["cpu", "gpu"])
+@pytest.fixture(params=["cpu", "gpu", "gpu-vllm"])
 def image(request: pytest.FixtureRequest) -> Stage:
     return stages()[str(request.param)]
 

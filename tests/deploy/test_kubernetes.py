@@ -134,7 +134,7 @@ def test_shared_memory_holds_the_cache_within_the_containers_memory(
     assert in_bytes(container_of(manifests)["resources"]["limits"]["memory"]) > 2 * size
 
 
-@pytest.mark.parametrize("name", ["gpu-2", "gpu-tp"])
+@pytest.mark.parametrize("name", [one for one in OVERLAYS if one != "cpu"])
 def test_models_are_downloaded_where_the_settings_look(name: str, tmp_path: Path) -> None:
     manifests = rendered(name)
     settings = settings_of(manifests, tmp_path)

@@ -102,7 +102,10 @@ def vocabulary_size(path: Path) -> int:
 
 
 def _size(files: ModelFiles) -> int:
-    size = files.config().get("vocab_size")
+    config = files.config()
+    # A model of texts and images has the sizes of its text part in a section of their own.
+    text = config.get("text_config")
+    size = config.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
     if not isinstance(size, int):
         raise EngineError(f"{files.config_file}: vocab_size is {size!r}; allowed: a whole number")
     return size

@@ -18,16 +18,20 @@ _NOT_STARTED = 127  # a shell's exit code for a program that it cannot start
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def bound(on_parent_exit: signal.Signals, command: Sequence[str | Path]) -> list[str]:
+def bound(
+    on_parent_exit: signal.Signals, command: Sequence[str | Path], python: str = sys.executable
+) -> list[str]:
     """`command` for a child of this process that gets this signal when this process dies.
 
     Start the child from the thread that lives longest: the kernel takes the end of the starting
     thread for the death of the parent. A program that cannot be started is one line on standard
     error and exit code 127.
+
+    python  the interpreter; inside Triton's stub `sys.executable` is none
     """
     # Isolated and without site-packages Python is there in 15 ms.
-    python = [sys.executable, "-I", "-S", __file__]
-    return [*python, str(int(on_parent_exit)), str(os.getpid()), *map(str, command)]
+    program = [python, "-I", "-S", __file__]
+    return [*program, str(int(on_parent_exit)), str(os.getpid()), *map(str, command)]
 
 
 def signal_on_parent_exit(number: int, parent: int) -> None:

@@ -24,7 +24,8 @@ from card.serving.log import EventLog
 from card.serving.notices import LOAD_ERRORS
 from card.serving.requests.chat_parameters import chat_parameters
 from card.serving.requests.vocabulary import Vocabulary
-from card.settings import ModelSettings, Settings
+from card.settings import GUESTS, ModelSettings, Settings
+from card.vllm.target import vllm_python
 from model_files import ModelFiles, ModelFilesError, model_files_of
 from model_files.cautions import cautions
 from model_files.opening import is_gguf
@@ -112,14 +113,17 @@ def check_model_files(settings: Settings) -> str | None:
                 )
             with suppress(ModelFilesError):  # which the checks below say in their words
                 held.append(model_files_of(model.path))
-            if settings.engine_of(model) != "tensorrt_llm":
+            engine = settings.engine_of(model)
+            if engine not in GUESTS:
                 open_checkpoint(model.path, read_architecture(model.path))
             elif is_gguf(model.path):
                 return (
-                    f"{role}.path: {model.path} is a GGUF file, which engine tensorrt_llm does not "
+                    f"{role}.path: {model.path} is a GGUF file, which engine {engine} does not "
                     "read; name a Hugging Face directory, or set "
                     f"{role}.engine to auto, openvino or torch"
                 )
+            if engine == "vllm":
+                vllm_python(settings)
             if role != "target":
                 shared_vocabulary(model.path, settings.target.path)
         Vocabulary.load(settings.target.path)

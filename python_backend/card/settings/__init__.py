@@ -6,6 +6,7 @@ and are validated together: an error names the field, its value and what is allo
 
 from card.settings.limits import CacheSettings, LimitSettings
 from card.settings.models import (
+    GUESTS,
     REPOSITORY_ROOT,
     EngineName,
     ModelSettings,

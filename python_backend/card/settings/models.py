@@ -9,10 +9,13 @@ from pydantic import Field, model_validator
 
 from card.cores import usable_cores
 from card.settings.section import Section
+from card.settings.vllm import VllmSettings
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[3]
 
-EngineName = Literal["auto", "openvino", "torch", "tensorrt_llm"]
+EngineName = Literal["auto", "openvino", "torch", "tensorrt_llm", "vllm"]
+GUESTS = ("tensorrt_llm", "vllm")
+"""Engines of other projects, which schedule and sample by themselves."""
 Threads = Annotated[int, Field(ge=1, le=256)]
 Devices = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 
@@ -99,7 +102,7 @@ class ModelSettings(Section):
         None, description="What runs this model; null: the top-level `engine`."
     )
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]{1,3})?)$")] = Field(
-        "cpu", description="cpu, cuda (the first device) or cuda:N; not for tensorrt_llm."
+        "cpu", description="cpu, cuda (the first device) or cuda:N; not for tensorrt_llm and vllm."
     )
     dtype: Literal["auto", "float16", "bfloat16", "float32", "int8", "int4"] = Field(
         "auto",
@@ -127,6 +130,7 @@ class TargetSettings(ModelSettings):
         "they were faster at load. null: what the cores allow, at most 8.",
     )
     tensorrt_llm: TargetTensorRTSettings = TargetTensorRTSettings()
+    vllm: VllmSettings = VllmSettings()
 
     @model_validator(mode="before")
     @classmethod

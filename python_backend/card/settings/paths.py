@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from card.settings.limits import LimitSettings
+from card.settings.models import GUESTS
 from card.settings.section import Section
 from card.settings.whole import Settings
 from model_files import ModelFilesError, model_at, model_files_of, most_positions
@@ -58,8 +59,8 @@ def fitted(settings: Settings) -> Settings:
     for role in () if "context_tokens" in limits.model_fields_set else settings.roles:
         with contextlib.suppress(ModelFilesError):  # reported where the model is loaded
             model = getattr(settings, role)
-            # The kernels for CUDA do not slide, and TensorRT-LLM only as it was built.
-            slides = model.device == "cpu" and settings.engine_of(model) != "tensorrt_llm"
+            # The kernels for CUDA do not slide, and other projects' engines may not either.
+            slides = model.device == "cpu" and settings.engine_of(model) not in GUESTS
             config = model_files_of(model.path).config()
             most = min(most, most_positions(config, slides=slides) or most)
     if most == limits.context_tokens:

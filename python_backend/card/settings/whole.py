@@ -11,6 +11,7 @@ from pydantic_settings import PydanticBaseSettingsSource as Source
 
 from card.settings.limits import CacheSettings, LimitSettings
 from card.settings.models import (
+    GUESTS,
     DraftSettings,
     EngineName,
     ModelSettings,
@@ -22,7 +23,7 @@ from card.settings.speculation import SpeculationSettings
 from card.speculation.control import CHOOSES_ROWS
 from card.speculation.drafters import DRAFTERS
 from card.speculation.pacing import PACINGS
-from card.speculation.sources import WITHOUT_DRAFT
+from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
 Role = Literal["draft", "target"]
 ENVIRONMENT_PREFIX = "CARD_"
@@ -89,6 +90,9 @@ class Settings(BaseSettings):
             engine = self.engine_of(model)
             if name == "draft_small" and engine == "tensorrt_llm":
                 yield "draft_small.engine is tensorrt_llm; allowed: auto, openvino, torch"
+            if engine == "vllm":
+                yield from self._unserved_by_vllm(name, model)
+                continue
             if model.device != "cpu" and engine == "openvino":
                 yield f"{name}.device is {model.device}, and its engine openvino runs on cpu alone"
             on_gpu = model.device != "cpu" or engine == "tensorrt_llm"
@@ -107,15 +111,41 @@ class Settings(BaseSettings):
         if self.engine_of(self.target) == "tensorrt_llm":
             yield from self._unserved_by_tensorrt()
 
+    def _unserved_by_vllm(self, name: str, model: ModelSettings) -> Iterator[str]:
+        """What a model under vLLM does not serve."""
+        if not isinstance(model, TargetSettings):
+            yield f"{name}.engine is vllm, which runs the target; allowed: auto, openvino, torch"
+            return
+        if model.device != "cpu":
+            yield (
+                f"{name}.device is {model.device}; engine vllm takes CUDA devices as "
+                f"{name}.vllm.devices"
+            )
+        if model.dtype in ("int8", "int4"):
+            yield (
+                f"{name}.dtype {model.dtype} is not vLLM's; allowed: auto, bfloat16, float16, "
+                f"float32, and {name}.vllm.quantization"
+            )
+        if PACINGS[self.decoding].waits:
+            yield self._no_waiting("vllm")
+        if not SHAPES[self.speculation.query].is_chain:
+            yield (
+                f"speculation.query is {self.speculation.query}, and engine vllm verifies one "
+                "path; allowed: chain"
+            )
+
+    def _no_waiting(self, engine: str) -> str:
+        pacings = ", ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
+        return (
+            f"speculation.decoding {self.decoding} waits for the draft, which the target's "
+            f"engine {engine} cannot; allowed: {pacings}"
+        )
+
     def _unserved_by_tensorrt(self) -> Iterator[str]:
         """What a target under TensorRT-LLM does not serve."""
         target, draft = self.target.tensorrt_llm, self.draft.tensorrt_llm
         if PACINGS[self.decoding].waits:
-            yield (
-                f"speculation.decoding {self.decoding} waits for the draft, which the target's "
-                "engine tensorrt_llm cannot; allowed: "
-                f"{', '.join(name for name, pacing in PACINGS.items() if not pacing.waits)}"
-            )
+            yield self._no_waiting("tensorrt_llm")
         if self.drafter in WITHOUT_DRAFT:
             yield f"speculation.drafter is {self.drafter}; engine tensorrt_llm needs a draft"
         if target.tensor_parallel > 1 and not target.tensor_parallel_candidates:
@@ -198,7 +228,15 @@ class Settings(BaseSettings):
         """What runs one of the models."""
         return model.engine or self.engine
 
+    @property
+    def guest(self) -> EngineName | None:
+        """The engine of another project that runs the target; None: one of ours runs it."""
+        engine = self.engine_of(self.target)
+        return engine if engine in GUESTS else None
+
     def _devices(self, model: TargetSettings | DraftSettings) -> set[str]:
         if self.engine_of(model) == "tensorrt_llm":
             return {f"cuda:{device}" for device in model.tensorrt_llm.devices}
+        if isinstance(model, TargetSettings) and self.engine_of(model) == "vllm":
+            return {f"cuda:{device}" for device in model.vllm.devices} or {"cpu"}
         return {"cuda:0" if model.device == "cuda" else model.device}

@@ -24,6 +24,7 @@ from card.cache import (
     best_chain,
     descend,
 )
+from card.engines.guest.commits import num_agreed
 from card.speculation.pacing import PACINGS
 from card.tensorrt_llm.bindings import Bindings
 
@@ -277,7 +278,7 @@ def publish(
              choice, and the token behind them is its own, like every later one; None: not known,
              all tokens count as one pass's
     """
-    accepted = _accepted(tokens, offered or ())
+    accepted = num_agreed(tokens[:-1], offered or ())  # the last token is never a candidate
     # Counters come first, so that they are complete when `card` sees the last token.
     if offered is None:
         slot.count_step(len(tokens), 0, 0, rejected=False)
@@ -295,13 +296,3 @@ def publish(
         list(log_probabilities) or [0.0] * len(tokens),
         finish,
     )
-
-
-def _accepted(tokens: list[int], offered: Sequence[int]) -> int:
-    """How many candidates the tokens begin with; the last token is never one."""
-    accepted = 0
-    for token, candidate in zip(tokens[:-1], offered, strict=False):
-        if token != candidate:
-            break
-        accepted += 1
-    return accepted

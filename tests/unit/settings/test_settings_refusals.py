@@ -10,7 +10,7 @@ from card.settings import load_settings
 pytestmark = pytest.mark.usefixtures("no_overrides")
 
 BAD = [
-    ("engine: onnx", "engine", "'onnx'", "'openvino', 'torch' or 'tensorrt_llm'"),
+    ("engine: onnx", "engine", "'onnx'", "'torch', 'tensorrt_llm' or 'vllm'"),
     ("target: {device: gpu}", "target.device", "'gpu'", "cpu|cuda"),
     ("target: {path: 3}", "target.path", "3", "path"),
     ("target:", "target", "None", "path, engine, device"),
@@ -106,6 +106,13 @@ DISAGREEING = [
     ("{draft_small: {engine: tensorrt_llm}, speculation: {drafter: hierarchy}}", "draft_small.en"),
     ("target: {engine: openvino, device: cuda}", "target.device is cuda"),
     ("draft: {dtype: float16}", "draft.dtype float16"),
+    ("draft: {engine: vllm}", "draft.engine is vllm"),
+    ("target: {engine: vllm, device: cuda}", "takes CUDA devices as target.vllm.devices"),
+    ("target: {engine: vllm, dtype: int4}", "target.dtype int4"),
+    ("{target: {engine: vllm}, speculation: {query: subtree}}", "speculation.query is subtree"),
+    ("{target: {engine: vllm}, speculation: {decoding: pearl}}", "speculation.decoding pearl"),
+    ("target: {vllm: {model: /x}}", "target.vllm: model is not set here: target.path decides it"),
+    ("target: {vllm: {python: bin/python}}", "python (bin/python) must be an absolute path"),
     ("draft: {device: cuda, dtype: int8}", "draft.dtype int8"),
     ("{draft: null, speculation: {drafter: tree}}", "speculation.drafter is tree"),
 ]

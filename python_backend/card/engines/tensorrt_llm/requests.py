@@ -9,11 +9,11 @@ they are refused.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from importlib import metadata
-from typing import Any
+from typing import Any, ClassVar
 
 from card.cache import SlotRequest
+from card.engines.guest.admission import Asked, Obstacle
 from card.engines.interface import EngineError
 from card.sampling import SamplingParameters
 
@@ -131,17 +131,29 @@ def draft_arguments(max_tokens: int, alternatives: int) -> dict[str, Any]:
 # --- what stands in the way -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Obstacle:
-    """A parameter that stands in the way, by its name in a request.
+class TensorRTRules:
+    """The rules of an installed version of TensorRT-LLM.
 
-    allowed  what may be sent instead
-    ignored  whether the runtime does not honour it even without speculation
+    refuses  as of `GuestRules`
     """
 
-    field: str
-    allowed: str
-    ignored: bool = False
+    title: ClassVar[str] = "TensorRT-LLM"
+    ngrams: ClassVar[bool] = False
+
+    def __init__(self, version: str, *, refuses: bool) -> None:
+        self._version = version
+        self.refuses = refuses
+
+    def obstacles(self, asked: Asked) -> list[Obstacle]:
+        return obstacles(
+            asked.parameters,
+            seeded=asked.seeded,
+            log_probabilities=asked.log_probabilities,
+            version=self._version,
+            likeliest=asked.likeliest,
+            prompt_log_probabilities=asked.prompt_log_probabilities,
+            guided=asked.guided,
+        )
 
 
 def obstacles(

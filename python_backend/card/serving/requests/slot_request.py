@@ -1,8 +1,8 @@
 """Turns a client's request into a session's request.
 
-Our own engines support every parameter of the wire. TensorRT-LLM's runtime does not support some
-parameters together with candidates, and others not at all. The settings decide whether such a
-request is decoded without speculation or refused.
+Our own engines support every parameter of the wire. An engine of another project does not support
+some parameters together with candidates, and others not at all. Such a request is decoded without
+candidates or refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from card.cache import ANY, MAX_END_IDS, NO_SALT, SALT_BYTES, SlotRequest, digest_of
 from card.constraints import GUIDE_TYPES, Guide
-from card.engines.tensorrt_llm.requests import installed_version, obstacles
+from card.engines.guest.admission import Asked, GuestRules
+from card.engines.tensorrt_llm.requests import TensorRTRules, installed_version
+from card.engines.vllm.rules import VllmRules
 from card.sampling import SamplingParameters
 from card.serving.requests.refusal import Refusal, invalid, missing
 from card.serving.requests.vocabulary import Vocabulary
@@ -84,6 +86,19 @@ def guide_of(request: GenerateRequest) -> Guide | None:
     return Guide(kind, text)
 
 
+def guest_rules(settings: Settings, installed: Callable[[], str]) -> GuestRules | None:
+    """The rules of the engine of another project that runs the target; None: one of ours runs it.
+
+    installed  returns the version of TensorRT-LLM, or raises `EngineError` if it is not installed
+    """
+    if settings.guest == "tensorrt_llm":
+        policy = settings.target.tensorrt_llm.unproven_parameters
+        return TensorRTRules(installed(), refuses=policy == "refuse")
+    if settings.guest == "vllm":
+        return VllmRules(speculates=settings.speculation.rows != 1)
+    return None
+
+
 class Admission:
     """Raises `EngineError` if the target's engine is not installed."""
 
@@ -92,16 +107,14 @@ class Admission:
     ) -> None:
         """`installed` returns the version of TensorRT-LLM."""
         self._settings = settings
-        self._policy = settings.target.tensorrt_llm.unproven_parameters
-        self._version = None
-        if settings.engine_of(settings.target) == "tensorrt_llm":
-            self._version = installed()
+        self._guest = guest_rules(settings, installed)
 
     def drafter(self, request: GenerateRequest) -> str | None:
         """The drafter of the request: `remote` for a device, or a loaded drafter that the request
         does not forbid; None: there is none. Raises `Refusal` naming the loaded drafters."""
         loaded = [self._settings.drafter]
-        if self._version is None and self._settings.proposals not in loaded:
+        ngrams = self._guest is None or self._guest.ngrams
+        if ngrams and self._settings.proposals not in loaded:
             loaded.append(self._settings.proposals)
         named, forbidden = request.drafter, request.forbidden_drafter
         for field, name in (("drafter", named), ("forbidden_drafter", forbidden)):
@@ -125,7 +138,7 @@ class Admission:
         speculation = self._settings.speculation
         wanted = request.acceptance or speculation.acceptance
         allowed = [speculation.acceptance]
-        if self._version is None:
+        if self._guest is None:
             lossless = [name for name, rule in RULES.items() if rule.lossless]
             allowed = [*lossless, *speculation.lossy_acceptance]
         if wanted not in allowed:
@@ -145,21 +158,21 @@ class Admission:
         `drafter` of its candidates. Raises `Refusal` naming what the engine cannot do."""
         if drafter is None:
             wanted = PLAIN
-        if self._version is None:
+        if (guest := self._guest) is None:
             return wanted
         if PACINGS[wanted].waits:
             allowed = " or ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
-            raise invalid("decoding", wanted, f"{allowed}: TensorRT-LLM's loop waits for no draft")
-        for obstacle in obstacles(
+            raise invalid("decoding", wanted, f"{allowed}: {guest.title}'s loop waits for no draft")
+        asked = Asked(
             parameters,
             seeded=request.seed is not None,
             log_probabilities=request.return_log_probs,
-            guided=bool(request.guided_decoding_guide_type),
-            version=self._version,
             likeliest=request.top_log_probs,
             prompt_log_probabilities=request.return_prompt_log_probs,
-        ):
-            if obstacle.ignored or self._policy == "refuse":
+            guided=bool(request.guided_decoding_guide_type),
+        )
+        for obstacle in guest.obstacles(asked):
+            if obstacle.ignored or guest.refuses:
                 raise invalid(obstacle.field, getattr(request, obstacle.field), obstacle.allowed)
             wanted = PLAIN
         return wanted

@@ -54,8 +54,7 @@ class CardModel:
         self._vocabulary = Vocabulary.load(settings.target.path)
         self._bounds = Bounds(settings.limits, self._vocabulary.size)
         self._slot_requests = SlotRequests(settings, self._vocabulary)
-        on_tensorrt = settings.engine_of(settings.target) == "tensorrt_llm"
-        self._kv_block = 0 if on_tensorrt else BLOCK
+        self._kv_block = 0 if settings.guest else BLOCK
         self._guides = GuideCheck(settings.target.path, settings.limits.guide_compile_s)
         self._pool = pool = Pool.create(
             settings.cache.directory, os.getppid(), pool_geometry(settings)

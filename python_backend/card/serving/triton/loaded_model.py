@@ -44,6 +44,10 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
         from card.tensorrt_llm.target import TensorRTTarget
 
         return TensorRTTarget(runtime, settings)
+    if settings.engine_of(model) == "vllm":
+        from card.vllm.target import VllmTarget
+
+        return VllmTarget(settings, server_pid)
     from card.loading import load_engine, load_small_draft
 
     engine = load_engine(settings, role, quickly=True)

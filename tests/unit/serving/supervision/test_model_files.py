@@ -99,6 +99,14 @@ def test_a_model_that_does_not_fit_is_refused_by_its_folder(
     assert "\n" not in problem
 
 
+def test_environment_without_vllm_is_refused_before_anything_starts() -> None:
+    vllm = {"engine": "vllm", "vllm": {"python": "/nowhere/python"}}
+    problem = check_model_files(pair_settings(target=vllm))
+    assert problem == (
+        "target.vllm.python: /nowhere/python does not exist; run scripts/setup --vllm"
+    )
+
+
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_a_gguf_file_that_tensorrt_llm_is_to_run(tmp_path: Path, role: str) -> None:
     """Named by itself, or by the folder that holds it alone."""

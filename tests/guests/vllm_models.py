@@ -1,0 +1,90 @@
+"""Tiny random models that only vLLM runs, with the tokenizer of the pair of `tests/pair`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from real_pair import PAIR
+from transformers import (
+    AutoModelForCausalLM,
+    DeepseekV2Config,
+    GptOssConfig,
+    MixtralConfig,
+    PretrainedConfig,
+    Qwen3MoeConfig,
+)
+
+VOCABULARY = 3072
+_SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 0,
+    "eos_token_id": 0,
+    "pad_token_id": 1,
+}
+
+
+def mixture() -> PretrainedConfig:
+    """A mixture of experts."""
+    return MixtralConfig(**_SHAPE, num_local_experts=4, num_experts_per_tok=2)
+
+
+def fine_mixture() -> PretrainedConfig:
+    """A mixture of many small experts, with query and key norms."""
+    return Qwen3MoeConfig(
+        **_SHAPE, head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32
+    )
+
+
+def sinks_and_windows() -> PretrainedConfig:
+    """The shape of gpt-oss: experts, attention sinks, windows on every other layer."""
+    return GptOssConfig(
+        **_SHAPE, head_dim=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=32
+    )
+
+
+def latent_attention() -> PretrainedConfig:
+    """The shape of DeepSeek-V2: keys and values in a latent space."""
+    shape = _SHAPE | {"num_key_value_heads": 4}
+    return DeepseekV2Config(
+        **shape,
+        kv_lora_rank=32,
+        q_lora_rank=None,
+        qk_nope_head_dim=16,
+        qk_rope_head_dim=16,
+        v_head_dim=16,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        n_shared_experts=1,
+        moe_intermediate_size=32,
+        first_k_dense_replace=1,
+        n_group=1,
+        topk_group=1,
+    )
+
+
+Shape = Callable[[], PretrainedConfig]
+SHAPES: tuple[Shape, ...] = (mixture, fine_mixture, sinks_and_windows, latent_attention)
+
+
+def save(shape: Shape, directory: Path) -> Path:
+    """A model of this shape with random weights; its directory."""
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(shape()).to(torch.float32)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1 and "embed" not in name:
+                weight.mul_(4.0)  # so that texts differ, and do not repeat one token
+    model.save_pretrained(directory)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(PAIR / "target" / name, directory / name)
+    return directory
