@@ -78,6 +78,18 @@ class CompletionBody(SamplingBody):
     def alternatives(self) -> int:
         return self.logprobs or 0
 
+    def generate_requests(self) -> list[GenerateRequest]:
+        """One for each prompt. What they share is made and held once: a guide may have a MiB."""
+        first, *others = self.prompts
+        request = self.generate_request(first)
+        further = (
+            replace(request, text_input=prompt)
+            if isinstance(prompt, str)
+            else replace(request, input_ids=prompt)
+            for prompt in others
+        )
+        return [request, *further]
+
     def generate_request(self, prompt: str | list[int]) -> GenerateRequest:
         limit = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         request = self.to_triton(prompt, max_tokens=max(limit, 1))

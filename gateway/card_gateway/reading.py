@@ -29,6 +29,10 @@ _MAY_OVERFLOW = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}")
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
 
+_Way = tuple[Any, ...]
+"""Of a value in the body: the way to what holds it, and its name there. A path as text would repeat
+the names of all that hold it."""
+
 
 class Workers:
     """Two threads beside the event loop: one for small requests, one for large ones.
@@ -100,22 +104,32 @@ def _check_texts_and_numbers(data: bytes) -> None:
         value = json.loads(data)
     except (ValueError, RecursionError):
         return
-    left: list[tuple[str, Any]] = [("", value)]
+    left: list[tuple[_Way, Any]] = [((), value)]
     while left:
-        path, one = left.pop()
+        way, one = left.pop()
         if isinstance(one, float) and not math.isfinite(one):
+            path = _path(way)
             raise refused(path, f"{path} is {one}; JSON has no such number")
         if isinstance(one, str) and not _is_unicode(one):
+            path = _path(way)
             raise refused(
                 path, f"{path} is not valid Unicode text: it has half of a surrogate pair"
             )
         if isinstance(one, dict):
             if not all(map(_is_unicode, one)):
-                what = f"{path} holds" if path else "the body holds"
+                what = f"{_path(way)} holds" if way else "the body holds"
                 raise ApiError(400, f"{what} the name of a field that is not valid Unicode text")
-            left += [(f"{path}.{name}" if path else name, it) for name, it in one.items()]
+            left += [((way, name), it) for name, it in one.items()]
         elif isinstance(one, list):
-            left += [(f"{path}.{place}", it) for place, it in enumerate(one)]
+            left += [((way, place), it) for place, it in enumerate(one)]
+
+
+def _path(way: _Way) -> str:
+    names: list[str] = []
+    while way:
+        way, name = way
+        names.append(str(name))
+    return ".".join(reversed(names))
 
 
 def _is_unicode(text: str) -> bool:

@@ -127,13 +127,12 @@ class Routes:
     def _completion(self, data: bytes) -> tuple[SamplingBody, list[GenerateRequest], Answer]:
         body = parsed(data, CompletionBody)
         self._check_model(body.model)
-        prompts = body.prompts
         echoes: list[str] = []
         if body.echo:
-            texts = [self._text_of(prompt) for prompt in prompts]
+            texts = [self._text_of(prompt) for prompt in body.prompts]
             echoes = [text for text in texts for _ in range(body.answers)]
         answer = CompletionAnswer(body.model, self._scores(body), echoes)
-        return body, [body.generate_request(prompt) for prompt in prompts], answer
+        return body, body.generate_requests(), answer
 
     def _chat(self, data: bytes) -> tuple[ChatBody, list[GenerateRequest], Answer]:
         body = parsed(data, ChatBody)

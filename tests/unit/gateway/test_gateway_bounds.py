@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,10 @@ from gateway_double import CHAT, LIMIT_S, PROMPT, RunningGateway, running_gatewa
 from prometheus_client.parser import text_string_to_metric_families
 from real_pair import TARGET
 
+from card_gateway.body import CompletionBody
+from card_gateway.errors import ApiError
 from card_gateway.limits import MOST_MESSAGES, MOST_TOKENIZED_BYTES, MOST_TOOLS
+from card_gateway.reading import parsed
 from card_gateway.responses.items import CallItem, messages_of
 from card_gateway.tools.written import written_out
 
@@ -118,6 +122,31 @@ def test_request_is_refused_by_its_field_when_it_holds_too_much(
     assert (status, error["param"]) == (400, param), error
     assert len(error["message"]) < 400
     assert len(whole.triton.requests) == seen
+
+
+def test_search_for_a_wrong_value_copies_no_names_when_they_are_long() -> None:
+    """Of a body of 40 kB with a name of 20 kB; once the name for each of 10,000 values: 200 MB."""
+    name = b"a" * 20_000
+    body = b'{"wrong": "\\ud800", "' + name + b'": [' + b"0," * 10_000 + b"0]}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(ApiError) as caught:
+            parsed(body, CompletionBody)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.param == "wrong"
+    assert most < 100 * len(body)
+
+
+def test_guide_is_made_and_held_once_when_there_are_many_prompts() -> None:
+    schema = {"enum": [str(place) for place in range(1000)]}
+    body = CompletionBody(**PROMPT | {"prompt": ["a", "b", "c"]}, guided_json=schema)
+    requests = body.generate_requests()
+    assert [request.text_input for request in requests] == ["a", "b", "c"]
+    assert len({id(request.guided_decoding_guide) for request in requests}) == 1
+    ids = CompletionBody(**PROMPT | {"prompt": [[1, 2], [3]]}).generate_requests()
+    assert [request.input_ids for request in ids] == [[1, 2], [3]]
 
 
 def test_body_is_refused_when_it_is_larger_than_the_default(whole: RunningGateway) -> None:
