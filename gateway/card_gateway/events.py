@@ -16,9 +16,11 @@ from card_client import CardError
 from card_gateway.answer import Answer
 from card_gateway.errors import from_triton
 from card_gateway.generation import Piece
+from card_gateway.reading import Workers
 from card_gateway.sampling import SamplingBody
 from card_gateway.usage import Usage
 
+_WRITER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 DONE = b"data: [DONE]\n\n"
 _UNREAD_S = 10.0
 """For the end of a stream, after its deadline."""
@@ -57,6 +59,7 @@ async def answer_events(
     texts: int,
     usage: Usage,
     body: SamplingBody,
+    workers: Workers,
 ) -> AsyncIterator[bytes]:
     """An answer piece by piece, `[DONE]` at its end.
 
@@ -70,14 +73,19 @@ async def answer_events(
         # With the usage behind them, all other events carry an empty one.
         return {"usage": None} if body.include_usage else {}
 
+    async def events(piece: Piece) -> bytes:
+        def made() -> bytes:
+            chunks = answer.chunks(piece)
+            return b"".join(event_of(chunk | extra(), large=piece.is_large) for chunk in chunks)
+
+        return await workers.run_if_large(piece.is_large, made)
+
     for opening in answer.openings(texts):
         yield event_of(opening | extra())
-    for chunk in answer.chunks(first):
-        yield event_of(chunk | extra())
+    yield await events(first)
     try:
         async for piece in pieces:
-            for chunk in answer.chunks(piece):
-                yield event_of(chunk | extra())
+            yield await events(piece)
     except CardError as error:
         # The status is sent already; clients look for this in the stream.
         yield event_of(from_triton(error).body())
@@ -87,8 +95,16 @@ async def answer_events(
     yield DONE
 
 
-def event_of(content: dict[str, Any], kind: str = "") -> bytes:
-    """`kind` is the event's name, where a stream has several."""
-    data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+def event_of(content: dict[str, Any], kind: str = "", *, large: bool = False) -> bytes:
+    """`kind` is the event's name, where a stream has several; a `large` one is made in steps."""
+    if large:
+        data = json_in_steps(content)
+    else:
+        data = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
     name = f"event: {kind}\n" if kind else ""
     return f"{name}data: {data}\n\n".encode()
+
+
+def json_in_steps(content: dict[str, Any]) -> str:
+    """The JSON, made in steps between which other threads run."""
+    return "".join(_WRITER.iterencode(content))

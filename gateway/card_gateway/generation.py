@@ -14,9 +14,12 @@ from starlette.requests import ClientDisconnect
 
 from card_client import CardClient, CardError, GenerateRequest
 from card_gateway.details import ScoredToken, read_details
+from card_gateway.reading import SMALL_BYTES, Workers
 from card_gateway.tools.calls import Part
 
 Result = TypeVar("Result")
+
+_MOST_SCORED = 64
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,12 @@ class Piece:
     parts: tuple[Part, ...] = ()
 
     @property
+    def is_large(self) -> bool:
+        """Whether its JSON takes so long that it is made beside the event loop: that of a long
+        prompt with log-probabilities has megabytes."""
+        return len(self.prompt) + len(self.tokens) > _MOST_SCORED
+
+    @property
     def says_something(self) -> bool:
         """Not so while the request waits for a slot, or its prompt is read: the server then sends
         signs of life."""
@@ -78,6 +87,7 @@ class Piece:
 
 async def generate(
     client: CardClient,
+    workers: Workers,
     request: GenerateRequest,
     *,
     deadline_s: float,
@@ -95,6 +105,8 @@ async def generate(
     stream = client.stream(request, timeout_s=timeout_s, request_id=request_id, headers=headers)
     async with aclosing(stream) as deltas:
         async for delta in deltas:
+            told = delta.details or ""
+            details = await workers.run_if_large(len(told) > SMALL_BYTES, read_details, told)
             yield Piece(
                 delta.text,
                 index,
@@ -105,7 +117,7 @@ async def generate(
                 delta.total_draft_tokens or 0,
                 delta.total_accepted_draft_tokens or 0,
                 delta.foreign_tokens or 0,
-                **read_details(delta.details),
+                **details,
             )
 
 

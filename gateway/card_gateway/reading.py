@@ -49,6 +49,14 @@ class Workers:
         pool = self._small if size <= SMALL_BYTES else self._large
         return await asyncio.get_running_loop().run_in_executor(pool, partial(work, *arguments))
 
+    async def run_if_large(
+        self, is_large: bool, work: Callable[..., Result], *arguments: Any
+    ) -> Result:
+        """Do the work of an answer: at once, or with that of large requests."""
+        if not is_large:
+            return work(*arguments)
+        return await self.run(SMALL_BYTES + 1, work, *arguments)
+
     def close(self) -> None:
         for pool in (self._small, self._large):
             pool.shutdown(wait=False, cancel_futures=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from card_client.chat_template import ChatTemplate
 from card_gateway.answer import Answer, ChatAnswer, CompletionAnswer
 from card_gateway.body import ChatBody, CompletionBody
 from card_gateway.errors import ApiError, refused
-from card_gateway.events import EventStream, answer_events
+from card_gateway.events import EventStream, answer_events, json_in_steps
 from card_gateway.figures import Figures
 from card_gateway.generation import (
     Piece,
@@ -49,8 +48,6 @@ from card_gateway.usage import Usage
 Calling = TypeVar("Calling", ChatBody, ResponseBody)
 """A request that may have tools."""
 Prepared = TypeVar("Prepared")
-
-_WRITER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 @dataclass(frozen=True)
@@ -169,7 +166,9 @@ class Routes:
                 memory.keep(answer.output)
             return answer.response()
 
-        events = partial(response_events, answer, pieces=pieces, memory=memory)
+        events = partial(
+            response_events, answer, pieces=pieces, memory=memory, workers=self.workers
+        )
         with tools_named(chat.tool_use, chat.guide_of_tools):
             return await self._sent(request, chat, pieces, whole, events)
 
@@ -222,7 +221,13 @@ class Routes:
             return answer.whole(texts, usage)
 
         events = partial(
-            answer_events, answer, pieces=pieces, texts=len(wanted), usage=usage, body=body
+            answer_events,
+            answer,
+            pieces=pieces,
+            texts=len(wanted),
+            usage=usage,
+            body=body,
+            workers=self.workers,
         )
         return await self._sent(request, body, pieces, whole, events)
 
@@ -244,7 +249,7 @@ class Routes:
         texts = await unless_client_leaves(request, gather(pieces))
         # Log-probabilities make an answer of megabytes.
         size = SMALL_BYTES + 1 if body.wants_log_probs else 0
-        written = await self.workers.run(size, lambda: _written(whole(texts)))
+        written = await self.workers.run(size, lambda: json_in_steps(whole(texts)).encode())
         return Response(written, media_type="application/json")
 
     def _texts(
@@ -259,6 +264,7 @@ class Routes:
         texts = [
             generate(
                 self.client,
+                self.workers,
                 generation,
                 deadline_s=request.state.deadline_s,
                 request_id=identity,
@@ -313,11 +319,6 @@ class Routes:
                 "logprobs", "logprobs needs the model's tokenizer, which this gateway was not given"
             )
         return Scores(self._tokens, body.alternatives)
-
-
-def _written(answer: dict[str, Any]) -> bytes:
-    """The JSON, made in steps between which other threads run."""
-    return "".join(_WRITER.iterencode(answer)).encode()
 
 
 def _with_seed(generation: GenerateRequest, place: int) -> GenerateRequest:

@@ -55,6 +55,11 @@ class ResponseAnswer:
             **_asked(body),
         }
 
+    @property
+    def is_scored(self) -> bool:
+        """Whether the last events repeat the log-probabilities of the whole text."""
+        return self._scores is not None
+
     def opening(self) -> Iterator[Json]:
         """The events before the first piece."""
         yield self._event("response.created", response=self.response())

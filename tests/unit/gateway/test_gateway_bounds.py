@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from client_double import Request, response
-from gateway_double import CHAT, LIMIT_S, PROMPT, RunningGateway, running_gateway
+from gateway_double import (
+    CHAT,
+    LIMIT_S,
+    PROMPT,
+    RunningGateway,
+    pieces_of,
+    running_gateway,
+    scored,
+    tell,
+)
 from prometheus_client.parser import text_string_to_metric_families
 from real_pair import TARGET
 
+from card_gateway import events, generation
 from card_gateway.body import CompletionBody
 from card_gateway.errors import ApiError
 from card_gateway.limits import MOST_MESSAGES, MOST_TOKENIZED_BYTES, MOST_TOOLS
 from card_gateway.reading import parsed
+from card_gateway.responses.body import LOG_PROBABILITIES
 from card_gateway.responses.items import CallItem, messages_of
 from card_gateway.tools.written import written_out
 
@@ -44,6 +56,40 @@ def raw(gateway: RunningGateway, request: bytes) -> bytes:
 
 def head(method: str, target: str, host: str = "localhost") -> bytes:
     return f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", PROMPT | {"echo": True, "logprobs": 20}),
+        ("/v1/responses", RESPONSE | {"include": [LOG_PROBABILITIES], "top_logprobs": 20}),
+    ],
+)
+def test_stream_goes_on_beside_when_an_answer_is_megabytes_of_log_probabilities(
+    whole: RunningGateway, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    loops: list[bool] = []
+
+    def noting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any) -> Any:
+            loops.append(asyncio._get_running_loop() is not None)
+            return work(*arguments)
+
+        return noted
+
+    monkeypatch.setattr(generation, "read_details", noting(generation.read_details))
+    monkeypatch.setattr(events, "json_in_steps", noting(events.json_in_steps))
+    many = [scored(token, -0.5, *((rival, -1.0) for rival in range(20))) for token in range(300)]
+    (piece,) = pieces_of("x" * 300, 300)
+    tell(piece, prompt=many, tokens=many)
+    whole.triton.answer = lambda _: [piece]
+    status, _, text = whole.ask(path, body | {"stream": True})
+    assert (status, text.count('"logprobs"') > 0) == (200, True)
+    assert len(loops) > 1
+    assert not any(loops)
 
 
 # --- series --------------------------------------------------------------------------------------
