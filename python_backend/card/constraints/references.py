@@ -16,9 +16,9 @@ def endless_reference(schema: dict[str, Any]) -> str | None:
     A property that may be left out and an array that may be empty are ways out: such a text ends.
     """
     references = _References(schema)
-    for pointer, part in _parts(schema, ""):
+    for way, part in _parts(schema):
         if "$ref" in part and references.is_endless(part):
-            return pointer
+            return _pointer(way)
     return None
 
 
@@ -29,6 +29,7 @@ class _References:
         self._root = root
         self._known: dict[int, bool] = {}
         self._looked_at = 0
+        self._targets: dict[str, Any] = {}
 
     def is_endless(self, part: dict[str, Any]) -> bool:
         """Whether every choice inside the part leads back to the part."""
@@ -58,6 +59,11 @@ class _References:
 
     def _target(self, reference: str) -> Any:
         """The part that the reference names; None: it is not inside this schema."""
+        if reference not in self._targets:
+            self._targets[reference] = self._found(reference)
+        return self._targets[reference]
+
+    def _found(self, reference: str) -> Any:
         if not reference.startswith("#"):
             return None
         part: Any = self._root
@@ -88,17 +94,28 @@ def _held(part: dict[str, Any]) -> list[Any]:
     return []
 
 
-def _parts(value: Any, pointer: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every object in JSON with its pointer, except inside plain values (`_NOT_SCHEMAS`)."""
-    waiting = [(pointer, value)]
+_Way = tuple[Any, ...]
+"""Of a part: the way to what holds it, and its step there. Pointers of all parts would repeat the
+names of what holds them."""
+
+
+def _parts(value: Any) -> Iterator[tuple[_Way, dict[str, Any]]]:
+    """Every object in JSON with its way, except inside plain values (`_NOT_SCHEMAS`)."""
+    waiting: list[tuple[_Way, Any]] = [((), value)]
     while waiting:
-        pointer, value = waiting.pop()
+        way, value = waiting.pop()
         if isinstance(value, dict):
-            yield pointer, value
+            yield way, value
             waiting += [
-                (f"{pointer}/{name.replace('~', '~0').replace('/', '~1')}", inner)
-                for name, inner in value.items()
-                if name not in _NOT_SCHEMAS
+                ((way, name), inner) for name, inner in value.items() if name not in _NOT_SCHEMAS
             ]
         elif isinstance(value, list):
-            waiting += [(f"{pointer}/{place}", inner) for place, inner in enumerate(value)]
+            waiting += [((way, place), inner) for place, inner in enumerate(value)]
+
+
+def _pointer(way: _Way) -> str:
+    steps: list[str] = []
+    while way:
+        way, step = way
+        steps.append(str(step).replace("~", "~0").replace("/", "~1"))
+    return "".join(f"/{step}" for step in reversed(steps))
