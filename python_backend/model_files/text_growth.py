@@ -15,13 +15,25 @@ from tokenizers import Tokenizer
 MOST_GROWTH = 256
 """T5 and BERT stay below 16."""
 
+MOST_LETTERS_OF_A_WORD = 1024
+"""WordPiece tries every part of a word, with work that grows with the cube of its letters. BERT's
+words have at most 100."""
+
 _OF_BYTES = 2  # each byte becomes a letter of one or two bytes
-_STEPS = ("normalizers", "pretokenizers", "decoders")
+_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+_STEPS = ("normalizers", "pretokenizers", "processors", "decoders")
 
 
 def check_growth(tokenizer: Tokenizer) -> None:
-    """Raises `ValueError` if a part of the tokenizer may make a text `MOST_GROWTH` times longer."""
-    for name in ("normalizer", "pre_tokenizer", "decoder"):
+    """Raises `ValueError` if a part of the tokenizer may make a text `MOST_GROWTH` times longer, or
+    its model reads words of more than `MOST_LETTERS_OF_A_WORD`."""
+    letters = getattr(tokenizer.model, "max_input_chars_per_word", 0)
+    if letters > MOST_LETTERS_OF_A_WORD:
+        raise ValueError(
+            f"max_input_chars_per_word of its model is {letters}; allowed: at most "
+            f"{MOST_LETTERS_OF_A_WORD}"
+        )
+    for name in _PARTS:
         part = getattr(tokenizer, name)
         if part is not None and (growth := _growth(json.loads(part.__getstate__()))) > MOST_GROWTH:
             raise ValueError(
@@ -42,4 +54,10 @@ def _growth(step: Mapping[str, Any]) -> float:
         if pattern := step["pattern"].get("String"):
             return max(1.0, written / len(pattern))
         return 1.0 + written  # an expression may find nothing between two letters
+    if step["type"] == "Prepend":
+        return 1.0 + len(step["prepend"])
+    if step["type"] == "TemplateProcessing":
+        ids = {name: len(token["ids"]) for name, token in step["special_tokens"].items()}
+        named = (one.get("SpecialToken") for one in step["single"])
+        return float(sum(1 if token is None else ids[token["id"]] for token in named))
     return _OF_BYTES if step["type"] == "ByteLevel" else 1.0
