@@ -7,9 +7,11 @@ request is decoded without speculation or refused.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,6 +183,15 @@ class SlotRequests:
         self._settings = settings
         self._vocabulary = vocabulary
         self._admission = Admission(settings)
+        self._beside = ThreadPoolExecutor(1, "predictions")
+
+    async def checked(self, request: GenerateRequest) -> SlotRequest:
+        """As `of`; a prediction, which may take 100 ms to tokenize, holds up no other request.
+        Raises `Refusal`."""
+        if request.prediction is None:
+            return self.of(request)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._beside, self.of, request)
 
     def of(self, request: GenerateRequest) -> SlotRequest:
         """Raises `Refusal`."""

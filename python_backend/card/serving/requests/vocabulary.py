@@ -86,7 +86,8 @@ class Vocabulary:
 
     def _encoded(self, text: str, field: str, *, special: bool) -> list[int]:
         try:
-            return self.tokenizer.encode(text, add_special_tokens=special).ids
+            # As a batch of one: only then does the library let other threads run meanwhile.
+            return self.tokenizer.encode_batch([text], add_special_tokens=special)[0].ids
         except Exception as error:  # the library raises no narrower class
             raise Refusal(
                 "INVALID_ARGUMENT",

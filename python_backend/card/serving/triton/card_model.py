@@ -106,7 +106,7 @@ class CardModel:
             arrays = checked_arrays(request, GenerateRequest, self._bounds.limits)
             parsed = parse(GenerateRequest, arrays, self._bounds, required=("input_ids",))
             prompt = parsed.text_input
-            slot_request = self._slot_requests.of(parsed)
+            slot_request = await self._slot_requests.checked(parsed)
             stream = self._stream(parsed, arrival_ns)
             waiting = WaitingClient(client, self._pool, stream.sign if parsed.stream else None)
             if slot_request.guide is not None:
