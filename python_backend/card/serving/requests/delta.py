@@ -37,6 +37,9 @@ IMPOSSIBLE = -9999.0
 """Stands for minus infinity, which JSON lacks; OpenAI uses the same number."""
 
 
+_WRITER = json.JSONEncoder(separators=(",", ":"))
+
+
 @dataclass(frozen=True, slots=True)
 class ScoredToken:
     """The report of one token.
@@ -58,17 +61,23 @@ class ScoredToken:
         }
 
 
+def written(token: ScoredToken) -> str:
+    """The JSON of one token's report."""
+    return _WRITER.encode(token.as_json())
+
+
 def details_json(
-    prompt: Sequence[ScoredToken] | None,
+    prompt: Sequence[str],
     tokens: Sequence[ScoredToken] | None,
     counters: SlotCounters | None,
     trace: Sequence[Mapping[str, Any]] = (),
     output_ids: Sequence[int] = (),
 ) -> str:
-    """The text of `details`; empty if the request asks for none of it."""
+    """The text of `details`; empty if the request asks for none of it.
+
+    prompt  the report of each of the prompt's tokens, as `written` makes it
+    """
     found: dict[str, Any] = {}
-    if prompt:
-        found["prompt"] = [token.as_json() for token in prompt]
     if tokens:
         found["tokens"] = [token.as_json() for token in tokens]
     if output_ids:
@@ -79,7 +88,10 @@ def details_json(
         found["cached_tokens"] = counters.reused_tokens
     if trace:
         found["trace"] = trace
-    return json.dumps(found, separators=(",", ":")) if found else ""
+    fields = [f'"prompt":[{",".join(prompt)}]'] if prompt else []
+    if found:
+        fields.append(_WRITER.encode(found)[1:-1])
+    return f"{{{','.join(fields)}}}" if fields else ""
 
 
 def finite(value: float) -> float:

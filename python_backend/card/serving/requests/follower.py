@@ -58,6 +58,9 @@ log = logging.getLogger(__name__)
 TICK_S = 0.002
 LONGEST_PAUSE_S = 0.01
 """Longest pause between two ticks, for deadlines; every tick takes 0.1 ms of the engines' cores."""
+_SCORED_A_TICK = 64
+"""The prompts' tokens for which a tick writes scores. With their rivals those of a long prompt are
+megabytes, and all other streams wait while a tick takes."""
 _PRESENCE_NS = 100_000_000
 """Interval of the checks whether clients left."""
 _MOST_TARGETS_LOST = 2
@@ -129,6 +132,7 @@ class Follower:
         self._tell_full = tell_full
         self._longest_pause_s = longest_pause_s
         self._told_full = False
+        self._owes_scores = False
         self._told_occupancy = (0, 0)
 
     def follow(self, answer: Answer) -> None:
@@ -155,8 +159,15 @@ class Follower:
 
     def tick(self, now_ns: int) -> None:
         """Check all open sessions once: commits, deadlines, cancelled clients, dead engines."""
+        scores_left = _SCORED_A_TICK
         for session in self._sessions.with_news():
-            self._take_commits(self._answers[session.slot.index], now_ns)
+            answer = self._answers[session.slot.index]
+            if not session.read and answer.stream.request.return_prompt_log_probs:
+                scores_left -= self._score_prompt(answer, scores_left)
+                if scores_left <= 0:
+                    continue  # with the next tick
+            self._take_commits(answer, now_ns)
+        self._owes_scores = scores_left <= 0
         gather_ns = self._gather_ns()  # once: its streams may end below
         for answer in list(self._answers.values()):
             if answer.trace is not None:
@@ -182,7 +193,9 @@ class Follower:
             self._tell_full(full)
 
     def pause_s(self, now_ns: int) -> float:
-        """Seconds until the next delta is due."""
+        """Seconds until the next delta is due, or more scores of prompts can be written."""
+        if self._owes_scores:
+            return TICK_S
         gather_ns = self._gather_ns()
         begun = (answer.stream for answer in self._answers.values() if answer.session.read)
         soonest_ns = min(
@@ -204,10 +217,16 @@ class Follower:
         for answer in list(self._answers.values()):
             self._fail(answer, refusal)
 
+    def _score_prompt(self, answer: Answer, count: int) -> int:
+        """Put the scores of the prompt's next tokens into the answer; returns their number, at most
+        `count`."""
+        stream = answer.stream
+        scored = self._sessions.scored_prompt(answer.session, stream.prompt_scored, max(count, 0))
+        stream.score_prompt(scored)
+        return len(scored)
+
     def _take_commits(self, answer: Answer, now_ns: int) -> None:
         session, stream = answer.session, answer.stream
-        if not session.read and stream.request.return_prompt_log_probs:
-            stream.score_prompt(self._sessions.scored_prompt(session))
         start = session.read
         tokens, accepted, log_probs = self._sessions.take(session)
         likeliest = self._sessions.likeliest(session, start)

@@ -205,16 +205,18 @@ class Sessions:
             return []
         return [session.slot.likeliest(place) for place in range(start, session.read)]
 
-    def scored_prompt(self, session: Session) -> list[ScoredToken]:
-        """The target's scores of the prompt's tokens; valid after its first commit."""
-        prompt, slot = session.request.prompt.tolist(), session.slot
+    def scored_prompt(self, session: Session, start: int, count: int) -> list[ScoredToken]:
+        """The target's scores of `count` of the prompt's tokens, or as many as it has, from `start`
+        on. There are none before the session's first commit."""
+        slot = session.slot
         if not slot.committed(session.session_id):
             return []
         alike = session.request.likeliest > 0
-        scored = [ScoredToken(prompt[0], None)]
-        for place, token in enumerate(prompt[1:], 1):
-            likeliest = slot.likeliest_of_prompt(place) if alike else ()
-            scored.append(ScoredToken(token, slot.prompt_log_probability(place), likeliest))
+        tokens, scored = session.request.prompt[start : start + count].tolist(), []
+        for place, token in enumerate(tokens, start):
+            likeliest = slot.likeliest_of_prompt(place) if alike and place else ()
+            score = slot.prompt_log_probability(place) if place else None
+            scored.append(ScoredToken(token, score, likeliest))
         return scored
 
     def abandoned(self) -> list[Session]:

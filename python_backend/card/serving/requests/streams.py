@@ -15,6 +15,7 @@ from card.serving.requests.delta import (
     Numbers,
     ScoredToken,
     details_json,
+    written,
 )
 from card.serving.requests.trace import Event
 from card.serving.requests.wire import GenerateRequest
@@ -56,7 +57,9 @@ class Stream:
         self._log_probs: list[float] = []
         self._tokens: list[int] = []
         self._scored: list[ScoredToken] = []
-        self._prompt: Sequence[ScoredToken] = ()
+        self._prompt: list[str] = []
+        self.prompt_scored = 0
+        """The prompt's tokens with scores so far."""
         self._cum_log_probs = 0.0
         self._trace: list[Event] = []
 
@@ -103,9 +106,10 @@ class Stream:
         if self._detokenizer.stopped:
             self.finish_reason = "stop"
 
-    def score_prompt(self, prompt: Sequence[ScoredToken]) -> None:
-        """Put the scores of the prompt's tokens into the next delta."""
-        self._prompt = prompt
+    def score_prompt(self, tokens: Sequence[ScoredToken]) -> None:
+        """Put the scores of the prompt's next tokens into the first delta with a token."""
+        self._prompt += map(written, tokens)
+        self.prompt_scored += len(tokens)
 
     def follow(self, events: Sequence[Event]) -> None:
         """Put events of speculation into the next delta."""
@@ -151,6 +155,7 @@ class Stream:
     def take(self, place: int, session_id: int, counters: SlotCounters, now_ns: int) -> Delta:
         """The next delta; removes its content from the stream."""
         request, asked = self.request, self.request.return_perf_metrics
+        prompt = self._prompt if self._tokens or self.finished else []
         blocks, reused = self._kv_blocks(counters) if asked and self._kv_block else (0, 0)
         delta = Delta(
             self._text,
@@ -178,7 +183,7 @@ class Stream:
             self._cum_log_probs,
             tuple(self._tokens),
             details_json(
-                self._prompt,
+                prompt,
                 self._scored,
                 counters if asked and self.finished else None,
                 self._trace,
@@ -186,7 +191,9 @@ class Stream:
             ),
         )
         self._text, self._text_bytes, self._accepted_bytes = "", 0, 0
-        self._log_probs, self._tokens, self._scored, self._prompt = [], [], [], ()
+        if prompt:
+            self._prompt = []
+        self._log_probs, self._tokens, self._scored = [], [], []
         self._trace = []
         self._sent_ns = now_ns
         return delta

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from follower_double import Scene, comes_true
 
 from card.cache import Finish, Pool, SlotState
+from card.serving.requests import follower
 from card.serving.requests.follower import TICK_S, Listener
 from card.serving.requests.gathering import Gathering
 from card.settings import ServingSettings
@@ -29,6 +31,23 @@ async def test_commits_become_deltas_and_the_last_ends_the_session(scene: Scene)
     assert (client.ended, client.errors) == (1, [])
     assert scene.state(slot) is SlotState.CLOSED
     assert scene.ledger.outcomes == ["length"]
+
+
+async def test_other_streams_go_on_while_scores_of_a_prompt_are_written(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "_SCORED_A_TICK", 1)
+    scored, slot = await scene.open(return_prompt_log_probs=True)
+    other, beside = await scene.open()
+    scene.target.commit(slot, [3])
+    for now_ns in (10, 20, 30):
+        scene.target.commit(beside, [4])
+        scene.follower.tick(now_ns)
+        assert scene.follower.pause_s(now_ns) == TICK_S
+    assert (scored.texts, other.texts) == ([], ["e", "e", "e"])
+    scene.follower.tick(40)
+    assert scored.texts == ["d"]
+    assert [one["id"] for one in json.loads(scored.sent[0].details)["prompt"]] == [0, 1, 2]
 
 
 async def test_a_released_slot_is_freed_and_its_counters_are_final(scene: Scene) -> None:

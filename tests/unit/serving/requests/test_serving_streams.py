@@ -184,7 +184,9 @@ def test_what_was_asked_for_is_reported() -> None:
 
 def test_details_tell_tokens_once_and_speculation_at_the_end() -> None:
     one = stream(return_log_probs=True, return_perf_metrics=True, top_log_probs=1)
-    one.score_prompt([ScoredToken(23, None), ScoredToken(24, -math.inf, [(1, -0.25)])])
+    one.score_prompt([ScoredToken(23, None)])
+    assert take(one).details == ""  # a sign of life while the rest is written
+    one.score_prompt([ScoredToken(24, -math.inf, [(1, -0.25)])])
     one.push(ids("ab"), [False, True], [-0.5, -1.0], 0, [[(0, -0.5)], [(7, -0.75)]])
     assert json.loads(take(one).details) == {
         "prompt": [
