@@ -82,8 +82,13 @@ class CompletionBody(SamplingBody):
         """One for each prompt. What they share is made and held once: a guide may have a MiB."""
         first, *others = self.prompts
         request = self.generate_request(first)
-        which = "text_input" if isinstance(first, str) else "input_ids"
-        return [request, *(replace(request, **{which: prompt}) for prompt in others)]
+        further = (
+            replace(request, text_input=prompt)
+            if isinstance(prompt, str)
+            else replace(request, input_ids=prompt)
+            for prompt in others
+        )
+        return [request, *further]
 
     def generate_request(self, prompt: str | list[int]) -> GenerateRequest:
         limit = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens

@@ -230,11 +230,15 @@ def number(config: Mapping[str, Any], field: str, least: float, most: float) -> 
     return float(value)
 
 
+_MOST = 1 << 53
+"""Larger whole numbers are no exact floats."""
+
+
 def whole_number(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
     """The whole number `field`; absent or null means `default`, if there is one. Raises `KeyError`
     and `ValueError`."""
     value = config[field] if default is None else config.get(field)
     found = default if value is None else value
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
-        raise ValueError(f"{field} is {value!r}; allowed: whole numbers of at least 1")
+    if isinstance(found, bool) or not isinstance(found, int) or not 1 <= found <= _MOST:
+        raise ValueError(f"{field} is {value!r:.80}; allowed: whole numbers from 1 to {_MOST}")
     return found

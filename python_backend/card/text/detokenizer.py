@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from tokenizers import Tokenizer
@@ -29,9 +30,7 @@ class TextWindow:
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
         """Starts after ``prompt``; the prompt's own text is never returned."""
         self._tokenizer = tokenizer
-        self._silent = {
-            token for token, added in tokenizer.get_added_tokens_decoder().items() if added.special
-        }
+        self._silent = _special_tokens(tokenizer)
         self._bytes = _byte_tokens(tokenizer)
         self._run: list[int] = []  # the open run of byte tokens at the end
         self._tokens = self._end_of(prompt)
@@ -88,12 +87,20 @@ class TextWindow:
         return self._tokenizer.decode(tokens, skip_special_tokens=True)
 
 
-def _byte_tokens(tokenizer: Tokenizer) -> set[int]:
+# Once for a tokenizer: some have thousands of special tokens, and every request has a stream.
+@lru_cache(maxsize=4)
+def _special_tokens(tokenizer: Tokenizer) -> frozenset[int]:
+    added = tokenizer.get_added_tokens_decoder()
+    return frozenset(token for token, one in added.items() if one.special)
+
+
+@lru_cache(maxsize=4)
+def _byte_tokens(tokenizer: Tokenizer) -> frozenset[int]:
     """Ids of the tokens that stand for single bytes (``<0x0A>``) in sentencepiece vocabularies."""
     if tokenizer.token_to_id("<0x00>") is None:
-        return set()
+        return frozenset()
     ids = (tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
-    return {token for token in ids if token is not None}
+    return frozenset(token for token in ids if token is not None)
 
 
 class StopStrings:

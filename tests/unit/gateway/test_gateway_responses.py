@@ -167,7 +167,7 @@ def test_references_are_refused_when_the_items_are_longer_than_a_body() -> None:
     item = {"id": "m", "type": "message", "role": "assistant", "content": [part]}
     memory.keep([item])
     (known,) = memory.resolved([ItemReference(id="m")])
-    assert (known.content[0].text, known.content[0].logprobs) == ("x" * 9000, [])  # type: ignore[union-attr, index]
+    assert (known.content[0].text, known.content[0].logprobs) == ("x" * 9000, [])  # type: ignore[union-attr]
     assert part["logprobs"] == ["y"]
     with pytest.raises(ApiError, match=f"more than {MOST_REFERRED_BYTES} bytes") as caught:
         memory.resolved([ItemReference(id="m")] * (MOST_REFERRED_BYTES // 9000))

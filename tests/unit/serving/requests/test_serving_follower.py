@@ -40,12 +40,12 @@ async def test_other_streams_go_on_while_scores_of_a_prompt_are_written(
     scored, slot = await scene.open(return_prompt_log_probs=True)
     other, beside = await scene.open()
     scene.target.commit(slot, [3])
-    for now_ns in (1, 2, 3):
+    for now_ns in (10, 20, 30):
         scene.target.commit(beside, [4])
         scene.follower.tick(now_ns)
         assert scene.follower.pause_s(now_ns) == TICK_S
     assert (scored.texts, other.texts) == ([], ["e", "e", "e"])
-    scene.follower.tick(4)
+    scene.follower.tick(40)
     assert scored.texts == ["d"]
     assert [one["id"] for one in json.loads(scored.sent[0].details)["prompt"]] == [0, 1, 2]
 
