@@ -24,8 +24,8 @@ MOST = 24.0
 """Passes: their mean follows the machine within a second, and one outlier moves it by 4 %."""
 HALF_LIFE = 192.0
 """Passes after which what was not seen again counts half: the machine may have changed."""
-NEAR, OTHER = 1 / 32, 1 / 8
-BELIEF = 1e-3
+NEAR, OTHER = 1 / 128, 1 / 32
+BELIEF = 1e-6
 """Passes that the belief counts for: none, as soon as one was seen anywhere."""
 OUTLIER = 2.0
 """A pass counts at most so many times what was expected: the machine interrupted it."""

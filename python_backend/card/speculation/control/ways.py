@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from math import ceil
 from typing import NamedTuple, Protocol
 
-from card.engines.row_costs import CostCurve
+from card.engines.row_costs import MOST_CHOSEN, CostCurve
 
 AGREEMENT = 0.6
 """Share of candidates that are accepted before any was seen: what ordinary pairs reach on chats."""
 PRIOR = 4.0
 """Candidates that this counts for."""
-MEMORY = 64.0
+ALIKE = 24.0
+"""Candidates of its kind that a new text begins with. Acceptance differs by 0.1 between texts of a
+kind; that is how uncertain the mean of 24 candidates is."""
+MEMORY = 128.0
 """Candidates that are remembered: where half are accepted, their mean is uncertain by 6 %."""
+
+READY = 4
+"""Candidates that a draft is believed to have ready before a pass showed it."""
+UNREADY = MOST_CHOSEN - READY
+SUPPLY_MEMORY = 32.0
+"""Passes that are remembered of what the draft has ready."""
+DOUBTED = 2.0
+"""Passes that what was seen before a probe counts for."""
 
 
 class Way(Enum):
@@ -71,8 +83,32 @@ class Acceptance:
 
     def of_new_text(self) -> Acceptance:
         """What a text of the same kind begins with."""
-        share = PRIOR / self.reached
-        return Acceptance(PRIOR, share * self.accepted, share * self.promised)
+        count = min(self.reached, ALIKE)
+        share = count / self.reached
+        return Acceptance(count, share * self.accepted, share * self.promised)
+
+
+@dataclass(slots=True)
+class Supply:
+    """What the draft has ready for a pass.
+
+    found  [MOST_CHOSEN] share of the passes that find at least 1, 2, ... candidates
+    count  passes that showed it; what was there before counts for `DOUBTED`
+    """
+
+    found: list[float] = field(default_factory=lambda: [1.0] * READY + [0.0] * UNREADY)
+    count: float = DOUBTED
+
+    def observe(self, drafted: Sequence[int]) -> None:
+        """drafted  [sessions] candidates that a pass found"""
+        self.count = min(self.count + 1.0, SUPPLY_MEMORY)
+        for place, share in enumerate(self.found):
+            now = sum(each > place for each in drafted) / len(drafted)
+            self.found[place] = share + (now - share) / self.count
+
+    def doubt(self) -> None:
+        """The draft may have changed since."""
+        self.count = DOUBTED
 
 
 def chain_tokens(rows: float, chance: float) -> float:
@@ -94,24 +130,33 @@ class Cost(Protocol):
 
 
 def chains(
-    cost: Cost, rows: Sequence[int], chances: Sequence[float], *, beside: bool
+    cost: Cost,
+    most: int,
+    chances: Sequence[float],
+    found: Sequence[float] | None = None,
+    *,
+    beside: bool = False,
 ) -> Iterator[Rate]:
-    """Of sessions that each verify a chain.
+    """Of sessions that each verify a chain of up to 0, 1, ..., `most` candidates.
 
-    rows     of each session: one rate for each number
     chances  [sessions] that a candidate is accepted
+    found    [most] share of the passes that find so many candidates; None: all do
     """
     count = len(chances)
-    for each in rows:
-        tokens = sum(chain_tokens(each, chance) for chance in chances)
-        yield Rate(tokens, cost(each * count, count, beside=beside))
+    tokens, rows, deep = float(count), float(count), list(chances)
+    yield Rate(tokens, cost(count, count, beside=beside))
+    for share in found[:most] if found else [1.0] * most:
+        tokens += share * sum(deep)
+        rows += share * count
+        deep = [each * chance for each, chance in zip(deep, chances, strict=True)]
+        yield Rate(tokens, cost(ceil(rows), count, beside=beside))
 
 
 def turns(
-    cost: Cost, most: int, chance: float, draft_ms: float, delivered: float
+    cost: Cost, most: int, chance: float, draft_ms: float, in_time: float
 ) -> Iterator[Rate]:
-    """Of one session that waits for up to `most` passes of the draft, of which this share gives a
-    candidate."""
+    """Of one session that waits for up to `most` passes of the draft; in so many of its turns
+    the draft makes them in time."""
     for passes in range(1, most + 1):
         ms = passes * draft_ms + cost(1 + passes, 1, beside=False)
-        yield Rate(chain_tokens(1 + delivered * passes, chance), ms, passes)
+        yield Rate(1.0 + in_time * (chain_tokens(1 + passes, chance) - 1.0), ms, passes)
