@@ -79,11 +79,6 @@ class PassCosts:
             self._known[cell] = min([self._believed_ms(cell) * self._factor(cell), *larger])
         return self._known[cell]
 
-    def hoped_ms(self, rows: int, sessions: int, *, beside: bool) -> float:
-        """The same, if rows that were not seen yet cost nothing: of a way that is to be tried."""
-        cell = Cell(beside, size_of(sessions), self._curve.padded(rows))
-        return self.ms(rows if cell in self._seen else sessions, sessions, beside=beside)
-
     def best_rows(self, worth: Sequence[float], sessions: int, *, beside: bool) -> int:
         """How many candidates to verify for most tokens per millisecond.
 

@@ -42,8 +42,6 @@ TELLING = 2.0
 """Passes with candidates before which no probe is given up: the first says little."""
 READING = 8
 """Passes in which a draft may read a text before its silence says that it gives nothing."""
-DOUBT = 2.0
-"""How much worse than reckoned a way may be that was not probed yet."""
 BETTER = 1.05
 """A way replaces another if it gives so much more: a change costs some passes."""
 
@@ -93,7 +91,7 @@ class _Kind:
         """Tokens that the way should give; 0: it is not open."""
         return self.rates[way].per_ms * self.given[way].factor if way in self.rates else 0.0
 
-    def choose(self) -> None:
+    def choose(self, sessions: int) -> None:
         """Keep the way, take a better one, or probe the one that was not probed for longest, once
         the time for that is saved."""
         now = self.per_ms(self.way)
@@ -107,9 +105,7 @@ class _Kind:
         for way in self.queue:
             if way is self.way or way not in self.rates:
                 continue
-            given, gives = self.given[way], self.per_ms(way)
-            doubted = gives if given.count else gives / DOUBT
-            if TELLING * self.rates[way].ms * max(0.0, 1.0 - doubted / now) < self.saved_ms:
+            if self.rates[way].ms - sessions / now < self.saved_ms:  # what a pass in vain loses
                 self.way, self.probed, self.drafted, self.lost_ms = way, 0, 0, 0.0
                 self.queue.remove(way)
                 self.queue.append(way)
@@ -215,7 +211,7 @@ class Measured:
             if kind.way not in kind.rates:
                 kind.way = kind.settled = Way.ALONE
             if not kind.probes:
-                kind.choose()
+                kind.choose(len(sessions))
         shares = [self._share(each, kind, len(sessions), lives=draft_lives) for each in sessions]
         for session, share in zip(sessions, shares, strict=True):
             text = self._texts[session.number]
@@ -244,7 +240,7 @@ class Measured:
         )
         best = self._costs.best_rows([-one[0] for one in worth], len(found), beside=beside)
         if self._kinds[plan.kind].probes:
-            best = max(best, PROBED_ROWS * len(found))
+            best = max(best, PROBED_ROWS)
         if plan.most_rows is not None:
             best = min(best, max(0, plan.most_rows - len(found)))
         for _, _, index in worth[:best]:
@@ -303,21 +299,16 @@ class Measured:
         self, kind: _Kind, sessions: Sequence[ControlledSession], *, draft_lives: bool
     ) -> dict[Way, Rate]:
         """What each open way should give these sessions."""
-        known, rows = self._costs.ms, self._curve.choices
-        # A way that was never tried gets the benefit of the doubt: else it might never be.
-        cost = {way: known if kind.given[way].count else self._costs.hoped_ms for way in Way}
+        cost, most = self._costs.ms, self._curve.choices[-1] - 1
         hits = [session.proposer.hit_rate for session in sessions]
-        most = rows[-1] - 1
-        open_ways = {Way.ALONE: chains(known, most if self._ngram_tokens else 0, hits)}
+        open_ways = {Way.ALONE: chains(cost, most if self._ngram_tokens else 0, hits)}
         if draft_lives:
             chances = [self._texts[session.number].draft.rate for session in sessions]
             supply = kind.supply[Way.BESIDE].found
-            open_ways[Way.BESIDE] = chains(cost[Way.BESIDE], most, chances, supply, beside=True)
+            open_ways[Way.BESIDE] = chains(cost, most, chances, supply, beside=True)
             if len(sessions) == 1 and sessions[0].takes_turns and self._draft_pass_ms:
                 in_time = kind.supply[Way.TURNS].found[0]
-                open_ways[Way.TURNS] = turns(
-                    cost[Way.TURNS], most, chances[0], self._draft_ms, in_time
-                )
+                open_ways[Way.TURNS] = turns(cost, most, chances[0], self._draft_ms, in_time)
         return {way: max(rates, key=lambda rate: rate.per_ms) for way, rates in open_ways.items()}
 
     def _share(

@@ -124,7 +124,7 @@ def best_rows(costs_ms: Mapping[int, float]) -> int:
 
 
 class Cost(Protocol):
-    """`PassCosts.ms` or `hoped_ms`."""
+    """`PassCosts.ms`."""
 
     def __call__(self, rows: int, sessions: int, *, beside: bool) -> float: ...
 
