@@ -29,8 +29,10 @@ BELIEF = 1e-6
 """Passes that the belief counts for: none, as soon as one was seen anywhere."""
 OUTLIER = 2.0
 """A pass counts at most so many times what was expected: the machine interrupted it."""
-REFRESH = 4
-"""Passes between two reckonings of all cells: a few passes change little."""
+REFRESH = 16
+"""Passes between two reckonings of all cells: these passes change little."""
+NEW = 3
+"""Passes of a cell after each of which all cells are reckoned anew."""
 
 
 class Cell(NamedTuple):
@@ -108,7 +110,7 @@ class PassCosts:
         seen.factor += (ms / self._believed_ms(cell) - seen.factor) / seen.count
         seen.at = self._passes
         self._passes += 1
-        if self._passes % REFRESH == 0 or seen.count < REFRESH:
+        if self._passes % REFRESH == 0 or seen.count <= NEW:
             self._known.clear()
         return ms
 

@@ -1,7 +1,7 @@
 """What pays is measured: a pass goes the way that gives most tokens per millisecond.
 
-What a way should give is reckoned from what passes cost and how often candidates are accepted, and
-multiplied by what its passes gave until now against what was reckoned of them.
+What a way should give follows from what its passes cost, how often candidates are accepted, and how
+many the draft has ready.
 
 A kind of load begins with the way that loses nothing: `ALONE`, or `BESIDE` a draft that has its own
 device. Any other is probed when the time that a probe may lose has been saved, `PROBE_SHARE` of all
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.engines.row_costs import CostCurve
-from card.speculation.control.costs import CONTENTION, REFRESH, PassCosts, size_of
+from card.speculation.control.costs import CONTENTION, PassCosts, size_of
 from card.speculation.control.interface import (
     ControlConfig,
     ControlledSession,
@@ -25,15 +25,12 @@ from card.speculation.control.interface import (
     Share,
     StepPlan,
 )
-from card.speculation.control.ways import MEMORY, Acceptance, Rate, Supply, Way, chains, turns
+from card.speculation.control.ways import Acceptance, Rate, Supply, Way, chains, turns
 
 PROBE_SHARE = 0.015
 """Of all time, that probes may lose: with what it takes to change ways, less than 2 %."""
 PROBE_PASSES = 8
 """Passes with candidates in which a way shows what it gives."""
-RECKONED = 32.0
-"""Passes that what was reckoned counts for: it follows from the text's acceptance; the mean of
-eight passes is uncertain by a quarter."""
 PROBED_ROWS = 2
 """Candidates that a pass of a probe verifies at least: else what they cost is never seen."""
 LONGEST_PROBE = 24
@@ -42,21 +39,10 @@ TELLING = 2.0
 """Passes with candidates before which no probe is given up: the first says little."""
 READING = 8
 """Passes in which a draft may read a text before its silence says that it gives nothing."""
+WAITS = 4.0
+"""Turns whose mean says how long the target waits for a pass of the draft."""
 BETTER = 1.05
 """A way replaces another if it gives so much more: a change costs some passes."""
-
-
-@dataclass(slots=True)
-class _Given:
-    """What `count` passes of a way gave against what was reckoned; whether its last probe paid."""
-
-    factor: float = 1.0
-    count: float = 0.0
-    pays: bool = False
-
-    def add(self, factor: float) -> None:
-        self.count = min(self.count + 1.0, MEMORY)
-        self.factor += (factor - self.factor) / (self.count + RECKONED)
 
 
 @dataclass(slots=True)
@@ -65,6 +51,8 @@ class _Kind:
 
     way, settled  in use, and the one to return to: another one while `way` is probed
     agreement     of the draft's candidates; supply: how many it has ready, by way
+    paying        ways that paid when they were probed last; what decoding alone gives is known
+    queue         the other ways: the first one is probed next
     saved_ms      that probes may lose; lost_ms: what the one under way has lost
     probed        passes of the probe; drafted: those that had candidates
     silent        passes in a row of texts that never had a candidate: the draft still reads them
@@ -74,7 +62,7 @@ class _Kind:
     settled: Way = Way.ALONE
     agreement: Acceptance = field(default_factory=Acceptance)
     supply: dict[Way, Supply] = field(default_factory=lambda: {way: Supply() for way in Way})
-    given: dict[Way, _Given] = field(default_factory=lambda: {way: _Given() for way in Way})
+    paying: set[Way] = field(default_factory=lambda: {Way.ALONE})
     rates: dict[Way, Rate] = field(default_factory=dict)
     queue: list[Way] = field(default_factory=lambda: [Way.TURNS, Way.BESIDE])
     saved_ms: float = 0.0
@@ -89,15 +77,13 @@ class _Kind:
 
     def per_ms(self, way: Way) -> float:
         """Tokens that the way should give; 0: it is not open."""
-        return self.rates[way].per_ms * self.given[way].factor if way in self.rates else 0.0
+        return self.rates[way].per_ms if way in self.rates else 0.0
 
-    def choose(self, sessions: int) -> None:
+    def choose(self) -> None:
         """Keep the way, take a better one, or probe the one that was not probed for longest, once
-        the time for that is saved."""
+        the time of a pass is saved: what load believed of other ways has no say."""
         now = self.per_ms(self.way)
-        # What decoding alone gives is known without a probe.
-        paying = [way for way in self.rates if way is Way.ALONE or self.given[way].pays]
-        best = max(paying, key=self.per_ms)
+        best = max((way for way in Way if way in self.paying), key=self.per_ms)
         if best is not self.way and self.per_ms(best) > BETTER * now:
             self.way = self.settled = best
             self.supply[best].doubt()
@@ -105,7 +91,7 @@ class _Kind:
         for way in self.queue:
             if way is self.way or way not in self.rates:
                 continue
-            if self.rates[way].ms - sessions / now < self.saved_ms:  # what a pass in vain loses
+            if self.saved_ms > self.rates[self.way].ms:
                 self.way, self.probed, self.drafted, self.lost_ms = way, 0, 0, 0.0
                 self.queue.remove(way)
                 self.queue.append(way)
@@ -113,32 +99,23 @@ class _Kind:
             return
 
     def learn(
-        self,
-        tokens: int,
-        drafted: Sequence[int],
-        ms: float,
-        expected_ms: float,
-        *,
-        reads: bool,
-        awaited: int = 0,
+        self, tokens: int, drafted: Sequence[int], ms: float, *, reads: bool, awaited: int
     ) -> None:
         """A pass of the way in use gave and took so much.
 
-        drafted      [sessions] candidates of the draft
-        reads        no text had a candidate of the draft yet: it may still read them
-        awaited      passes of the draft for which it waited
-        expected_ms  what such a pass should have taken: what costs were wrong about is their affair
+        drafted  [sessions] candidates of the draft
+        reads    no text had a candidate of the draft yet: it may still read them
+        awaited  passes of the draft for which it waited
         """
         if self.way not in self.rates:
             return
         self.saved_ms = min(self.saved_ms + PROBE_SHARE * ms, PROBE_PASSES * ms)
+        if self.way is Way.ALONE:
+            return
         self.drafted += any(drafted)
-        if self.way is not Way.ALONE:
-            self.silent = self.silent + 1 if reads and not any(drafted) else 0
-        if self.way is Way.ALONE or not 0 < self.silent < READING:
-            self.given[self.way].add(tokens / expected_ms / self.rates[self.way].per_ms)
-            if self.way is Way.BESIDE or awaited:
-                self.supply[self.way].observe(drafted)
+        self.silent = self.silent + 1 if reads and not any(drafted) else 0
+        if not 0 < self.silent < READING and (self.way is Way.BESIDE or awaited):
+            self.supply[self.way].observe(drafted)
         if self.probes:
             self._end_probe(ms - tokens / self.per_ms(self.settled))
 
@@ -149,14 +126,14 @@ class _Kind:
         goes_on = self.drafted < PROBE_PASSES and self.probed < LONGEST_PROBE
         if goes_on and (self.lost_ms < self.saved_ms or 0 < self.drafted < TELLING):
             return
-        whole = self.drafted >= PROBE_PASSES
-        better = whole and self.per_ms(self.way) > BETTER * self.per_ms(self.settled)
-        self.given[self.way].pays = better
-        if better:
-            self.settled = self.way
-        else:
-            self.way = self.settled
         self.saved_ms -= max(0.0, self.lost_ms)
+        whole = self.drafted >= PROBE_PASSES
+        if whole and self.per_ms(self.way) > BETTER * self.per_ms(self.settled):
+            self.settled = self.way
+            self.paying.add(self.way)
+        else:
+            self.paying.discard(self.way)
+            self.way = self.settled
 
 
 @dataclass(slots=True)
@@ -211,8 +188,13 @@ class Measured:
             if kind.way not in kind.rates:
                 kind.way = kind.settled = Way.ALONE
             if not kind.probes:
-                kind.choose(len(sessions))
-        shares = [self._share(each, kind, len(sessions), lives=draft_lives) for each in sessions]
+                kind.choose()
+        # A prompt is read on all cores: its first token does not wait for the drafts of others.
+        rests = kind.way is Way.ALONE or (bool(reading) and self._first is Way.ALONE)
+        shares = [
+            self._share(each, kind, len(sessions), lives=draft_lives, rests=rests)
+            for each in sessions
+        ]
         for session, share in zip(sessions, shares, strict=True):
             text = self._texts[session.number]
             text.waited, text.awaited = text.awaited, share.awaited
@@ -268,18 +250,16 @@ class Measured:
         if seconds is None:
             return
         rows = sum(1 + outcome.verified for outcome in outcomes)
-        expected_ms = self._costs.ms(rows, count, beside=beside)
         ms = self._costs.learn(rows, count, 1e3 * seconds, beside=beside)
         waited = self._texts[sessions[0].number].waited
-        if turn_ms := waited * self._draft_ms:
-            expected_ms += turn_ms
+        if waited and self._draft_ms:
             ms += 1e3 * waited_s
             self._learn_wait(1e3 * waited_s / max(1, min(waited, outcomes[0].drafted)))
         if any(session.adapts and session.drafts for session in sessions):
             tokens = count + sum(outcome.accepted for outcome in outcomes)
             drafted = [outcome.drafted for outcome in outcomes]
             reads = not any(self._texts[session.number].drafted for session in sessions)
-            kind.learn(tokens, drafted, ms, expected_ms, reads=reads, awaited=waited)
+            kind.learn(tokens, drafted, ms, reads=reads, awaited=waited)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
@@ -288,7 +268,7 @@ class Measured:
         """The target waited so long for each pass of the draft. One slow turn may have been
         interrupted; two in a row tell of a slow draft."""
         ms, self._waited_ms = min(ms, self._waited_ms), ms
-        self._wait_factor *= 1.0 + (ms / self._draft_ms - 1.0) / REFRESH
+        self._wait_factor *= 1.0 + (ms / self._draft_ms - 1.0) / WAITS
 
     @property
     def _draft_ms(self) -> float:
@@ -299,25 +279,25 @@ class Measured:
         self, kind: _Kind, sessions: Sequence[ControlledSession], *, draft_lives: bool
     ) -> dict[Way, Rate]:
         """What each open way should give these sessions."""
-        cost, most = self._costs.ms, self._curve.choices[-1] - 1
+        cost, rows = self._costs.ms, self._curve.choices
         hits = [session.proposer.hit_rate for session in sessions]
-        open_ways = {Way.ALONE: chains(cost, most if self._ngram_tokens else 0, hits)}
+        open_ways = {Way.ALONE: chains(cost, rows if self._ngram_tokens else rows[:1], hits)}
         if draft_lives:
             chances = [self._texts[session.number].draft.rate for session in sessions]
             supply = kind.supply[Way.BESIDE].found
-            open_ways[Way.BESIDE] = chains(cost, most, chances, supply, beside=True)
+            open_ways[Way.BESIDE] = chains(cost, rows, chances, supply, beside=True)
             if len(sessions) == 1 and sessions[0].takes_turns and self._draft_pass_ms:
                 in_time = kind.supply[Way.TURNS].found[0]
-                open_ways[Way.TURNS] = turns(cost, most, chances[0], self._draft_ms, in_time)
+                open_ways[Way.TURNS] = turns(cost, rows[1:], chances[0], self._draft_ms, in_time)
         return {way: max(rates, key=lambda rate: rate.per_ms) for way, rates in open_ways.items()}
 
     def _share(
-        self, session: ControlledSession, kind: _Kind, sharing: int, *, lives: bool
+        self, session: ControlledSession, kind: _Kind, sharing: int, *, lives: bool, rests: bool
     ) -> Share:
         if not session.queries:
             return Share(False, 1, 0)
-        wanted = kind.way is not Way.ALONE or not session.adapts
-        drafts = session.drafts and (session.is_remote or (lives and wanted))
+        works = lives and not (rests and session.adapts)
+        drafts = session.drafts and (session.is_remote or works)
         in_turns = drafts and session.takes_turns and kind.way is Way.TURNS
         beside = drafts and not (session.is_remote or in_turns)
         rows, ngram_tokens = self._curve.choices[-1], self._ngram_tokens

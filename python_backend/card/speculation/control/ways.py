@@ -131,32 +131,35 @@ class Cost(Protocol):
 
 def chains(
     cost: Cost,
-    most: int,
+    rows: Sequence[int],
     chances: Sequence[float],
     found: Sequence[float] | None = None,
     *,
     beside: bool = False,
 ) -> Iterator[Rate]:
-    """Of sessions that each verify a chain of up to 0, 1, ..., `most` candidates.
+    """Of sessions that each verify a chain.
 
+    rows     of each session at most, ascending: one rate for each number
     chances  [sessions] that a candidate is accepted
-    found    [most] share of the passes that find so many candidates; None: all do
+    found    share of the passes that find at least 1, 2, ... candidates; None: all do
     """
     count = len(chances)
-    tokens, rows, deep = float(count), float(count), list(chances)
-    yield Rate(tokens, cost(count, count, beside=beside))
-    for share in found[:most] if found else [1.0] * most:
-        tokens += share * sum(deep)
-        rows += share * count
-        deep = [each * chance for each, chance in zip(deep, chances, strict=True)]
-        yield Rate(tokens, cost(ceil(rows), count, beside=beside))
+    tokens, mean_rows, deep, depth = float(count), float(count), list(chances), 0
+    for most in rows:
+        while depth < most - 1:
+            share = 1.0 if found is None else found[depth]
+            tokens += share * sum(deep)
+            mean_rows += share * count
+            deep = [each * chance for each, chance in zip(deep, chances, strict=True)]
+            depth += 1
+        yield Rate(tokens, cost(ceil(mean_rows), count, beside=beside))
 
 
 def turns(
-    cost: Cost, most: int, chance: float, draft_ms: float, in_time: float
+    cost: Cost, rows: Sequence[int], chance: float, draft_ms: float, in_time: float
 ) -> Iterator[Rate]:
-    """Of one session that waits for up to `most` passes of the draft; in so many of its turns
-    the draft makes them in time."""
-    for passes in range(1, most + 1):
-        ms = passes * draft_ms + cost(1 + passes, 1, beside=False)
-        yield Rate(1.0 + in_time * (chain_tokens(1 + passes, chance) - 1.0), ms, passes)
+    """Of one session that fills these numbers of rows with passes of the draft; in so many of its
+    turns the draft makes them in time."""
+    for each in rows:
+        ms = (each - 1) * draft_ms + cost(each, 1, beside=False)
+        yield Rate(1.0 + in_time * (chain_tokens(each, chance) - 1.0), ms, each - 1)
