@@ -25,7 +25,7 @@ from card.speculation.control.interface import (
     Share,
     StepPlan,
 )
-from card.speculation.control.ways import Acceptance, Rate, Supply, Way, chains, turns
+from card.speculation.control.ways import MEMORY, Acceptance, Rate, Supply, Way, chains, turns
 
 PROBE_SHARE = 0.015
 """Of all time, that probes may lose: with what it takes to change ways, less than 2 %."""
@@ -51,6 +51,7 @@ class _Kind:
 
     way, settled  in use, and the one to return to: another one while `way` is probed
     agreement     of the draft's candidates; supply: how many it has ready, by way
+    ngrams        what passes of `ALONE` gave against what hit rates promise: hits come in rows
     paying        ways that paid when they were probed last; what decoding alone gives is known
     queue         the other ways: the first one is probed next
     saved_ms      that probes may lose; lost_ms: what the one under way has lost
@@ -62,6 +63,7 @@ class _Kind:
     settled: Way = Way.ALONE
     agreement: Acceptance = field(default_factory=Acceptance)
     supply: dict[Way, Supply] = field(default_factory=lambda: {way: Supply() for way in Way})
+    ngrams: float = 1.0
     paying: set[Way] = field(default_factory=lambda: {Way.ALONE})
     rates: dict[Way, Rate] = field(default_factory=dict)
     queue: list[Way] = field(default_factory=lambda: [Way.TURNS, Way.BESIDE])
@@ -111,6 +113,7 @@ class _Kind:
             return
         self.saved_ms = min(self.saved_ms + PROBE_SHARE * ms, PROBE_PASSES * ms)
         if self.way is Way.ALONE:
+            self.ngrams *= 1.0 + (tokens / self.rates[self.way].tokens - 1.0) / MEMORY
             return
         self.drafted += any(drafted)
         self.silent = self.silent + 1 if reads and not any(drafted) else 0
@@ -289,7 +292,9 @@ class Measured:
             if len(sessions) == 1 and sessions[0].takes_turns and self._draft_pass_ms:
                 in_time = kind.supply[Way.TURNS].found[0]
                 open_ways[Way.TURNS] = turns(cost, rows[1:], chances[0], self._draft_ms, in_time)
-        return {way: max(rates, key=lambda rate: rate.per_ms) for way, rates in open_ways.items()}
+        best = {way: max(rates, key=lambda rate: rate.per_ms) for way, rates in open_ways.items()}
+        alone = best[Way.ALONE]
+        return best | {Way.ALONE: alone._replace(tokens=alone.tokens * kind.ngrams)}
 
     def _share(
         self, session: ControlledSession, kind: _Kind, sharing: int, *, lives: bool, rests: bool
