@@ -4,8 +4,8 @@ What a way should give follows from what its passes cost, how often candidates a
 many the draft has ready.
 
 A kind of load begins with the way that loses nothing: `ALONE`, or `BESIDE` a draft that has its own
-device. Any other is probed when the time that a probe may lose has been saved, `PROBE_SHARE` of all
-time, and given up when it has lost that. Later texts begin with the best way.
+device. Another way is probed once the time of a pass has been saved, `PROBE_SHARE` of all time; the
+probe ends when it has lost more than was saved. Later texts begin with the best way.
 """
 
 from __future__ import annotations
