@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
-from math import exp, log
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +15,7 @@ from rich.console import Console
 
 from bench import terminal
 from bench.contest import tasks_of
+from bench.figures import interval
 from bench.in_process import InProcess, Loops
 from bench.measurement import Task
 from bench.prompts import check_room, read_prompts
@@ -118,10 +118,11 @@ def lines(
     yield "| way | tokens/s | / alone | share of auto's time |"
     yield "| --- | --- | --- | --- |"
     for name, found in speeds.items():
-        pairs = zip(found, speeds["alone"], strict=True)
-        gain = exp(fmean(log(one / alone) for one, alone in pairs))
+        quotients = [one / alone for one, alone in zip(found, speeds["alone"], strict=True)]
+        low, high = interval(quotients)
         share = f"{chosen[name][1]:.2f}" if name in chosen else ""
-        yield f"| {name} | {fmean(found):.1f} | {gain:.2f} | {share} |"
+        gain = f"{geometric_mean(quotients):.2f} ({low:.2f}–{high:.2f})"
+        yield f"| {name} | {fmean(found):.1f} | {gain} | {share} |"
     yield ""
     yield "Median milliseconds of a step, with what it waited for, by rows:"
     yield ""

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from fake_engine import FakeEngine, FakeModel, _mix
-from one_process import OneProcess, settings_of
+from one_process import OneProcess, Stream, settings_of
 
 from card.cache import Finish, SlotRequest
 from card.engines import Logits, SequenceTokens
@@ -124,6 +124,7 @@ class SimulatedMachine:
         self.draft_pauses_ms = 0.0
         self.draft_lives = True
         self.last_text: list[int] = []
+        self.first_tokens_ms: list[float] = []
         target = RepeatingModel(24, seed=seed, repeats=repeats)
         drafting = RepeatingModel(24, seed=seed, agreement=agreement, repeats=repeats)
         options = {"sessions": slots + 1, "context": 1 << 12}
@@ -192,21 +193,35 @@ class SimulatedMachine:
 
     # --- texts --------------------------------------------------------------------------------
 
-    def write(self, requests: Sequence[SlotRequest]) -> float:
-        """Milliseconds until all of these texts, begun at once, are written."""
+    def write(self, requests: Sequence[SlotRequest], apart_ms: float = 0.0) -> float:
+        """Milliseconds until all of these texts are written; each begins so long after the one
+        before. `first_tokens_ms` then says how long each text waited for its first token."""
         both, began = self.both, self.now_ns
-        streams = [both.open(request, index) for index, request in enumerate(requests)]
+        streams: list[Stream] = []
+        opened: list[int] = []
+        first: dict[int, float] = {}
         for _ in range(_MOST_STEPS):
-            if all(stream.finish is not Finish.RUNNING for stream in streams):
+            while len(streams) < len(requests) and (
+                self.now_ns >= began + 1e6 * apart_ms * len(streams)
+            ):
+                opened.append(self.now_ns)
+                streams.append(both.open(requests[len(streams)], len(streams)))
+            if len(streams) == len(requests) and all(
+                stream.finish is not Finish.RUNNING for stream in streams
+            ):
                 break
             both.revive_draft() if self.draft_lives else both.kill_draft()
             before = self.now_ns
             if not both.target.step():
                 self._run_draft(self.now_ns + _WAIT_NS)
                 self.now_ns = max(before + _WAIT_NS, self._draft_ns)
+            for index, stream in enumerate(streams):
+                if index not in first and stream.slot.committed(stream.session_id):
+                    first[index] = (self.now_ns - opened[index]) / 1e6
         else:
             raise AssertionError("the texts have no end")
         taken = (self.now_ns - began) / 1e6
+        self.first_tokens_ms = [first[index] for index in range(len(streams))]
         self.last_text = streams[-1].output
         both.close(streams)
         return taken

@@ -18,6 +18,6 @@ def test_lines_when_texts_are_unlike_compare_each_text_with_itself() -> None:
     speeds = {"alone": [100.0, 50.0], "beside": [200.0, 25.0]}
     costs = {"alone": {1: [10.0]}, "beside": {1: [12.0], 4: [20.0, 40.0, 21.0]}}
     report = list(lines(speeds, costs, {"alone": (90.0, 0.25), "beside": (120.0, 0.75)}))
-    assert "| beside | 112.5 | 1.00 | 0.75 |" in report
+    assert "| beside | 112.5 | 1.00 (0.50–2.00) | 0.75 |" in report
     assert "| beside | 12.0 | 21.0 |" in report
     assert "| alone | 10.0 |  |" in report

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
-from one_process import request_of
-from simulated_machine import Load, Machine, SimulatedMachine
+from machines import MACHINES, plain_ms, written_ms
+from simulated_machine import Load, SimulatedMachine
 
 from card.cache import ROOT, Candidates
 from card.engines.row_costs import CostCurve
@@ -16,63 +16,7 @@ from card.sampling import SamplingParameters
 from card.speculation.control import CONTROLLERS, ControlConfig, Outcome
 from card.speculation.control.costs import PassCosts
 
-MACHINES = {
-    # Two cores each, measured (benchmarks/NOTES.md).
-    "AVX512-BF16": Machine(
-        {1: 7.5, 4: 8.5, 8: 10, 16: 14, 32: 24},
-        {1: 11, 4: 13.2, 8: 16.5, 16: 24, 32: 42},
-        (1.3, 1.8),
-    ),
-    "AVX512-VNNI": Machine(
-        {1: 9.8, 4: 13.8, 8: 18.1, 16: 25.2, 32: 42},
-        {1: 17.7, 4: 24, 8: 30, 16: 50, 32: 90},
-        (1.6, 2.3),
-    ),
-    # Reckoned from these: no such machine was measured.
-    "AVX-512": Machine(
-        {1: 8.5, 4: 12, 8: 16, 16: 24, 32: 40}, {1: 14, 4: 21, 8: 28, 16: 44, 32: 76}, (1.5, 2)
-    ),
-    "AVX2": Machine(
-        {1: 20, 4: 32, 8: 46, 16: 74, 32: 130}, {1: 37, 4: 60, 8: 88, 16: 140, 32: 250}, (3, 4.5)
-    ),
-    "8 cores": Machine(
-        {1: 4, 4: 4.4, 8: 5.2, 32: 11}, {1: 4.4, 4: 4.9, 8: 5.8, 32: 12.5}, (0.8, 1)
-    ),
-    "32 cores": Machine({1: 2, 8: 2.3, 32: 3.8}, {1: 2.05, 8: 2.4, 32: 3.9}, (0.6, 0.65)),
-    # Passes as an H200 showed them (docs/gpu.md).
-    "one GPU": Machine({1: 4.92, 32: 5.58}, {1: 6.8, 32: 7.7}, (0.95, 1.3), step=0.2),
-    "two GPUs": Machine(
-        {1: 4.92, 32: 5.58}, {1: 4.92, 32: 5.58}, (0.95, 0.95), step=0.2, apart=True
-    ),
-}
 USELESS, ORDINARY, GOOD = 0.0, 0.6, 0.9
-
-
-def written_ms(
-    server: SimulatedMachine,
-    texts: Iterable[int],
-    tokens: int,
-    *,
-    decoding: str = "auto",
-    streams: int = 1,
-    temperature: float = 0.0,
-) -> float:
-    """Milliseconds of these texts, one after the other, each of them `streams` times at once."""
-    taken = 0.0
-    for text in texts:
-        parameters = SamplingParameters(temperature=temperature, seed=text)
-        prompts = [[text % 23 + 1, stream % 23, 3] for stream in range(streams)]
-        taken += server.write(
-            [request_of(prompt, tokens, decoding, parameters) for prompt in prompts]
-        )
-    return taken
-
-
-def plain_ms(machine: str, tokens: int, streams: int = 1) -> float:
-    """Of decoding alone."""
-    with SimulatedMachine(MACHINES[machine], agreement=0.0, slots=streams, noise=0.0) as server:
-        few = written_ms(server, [0], 16, decoding="autoregressive", streams=streams)
-    return few * tokens / 16
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -81,7 +25,7 @@ def test_auto_when_the_draft_is_useless_loses_little(machine: str, repeats: floa
     """Of the first texts that a server writes; later ones lose the 2 % that probes may cost."""
     with SimulatedMachine(MACHINES[machine], agreement=USELESS, repeats=repeats) as server:
         taken = written_ms(server, range(4), 96)
-    assert taken < plain_ms(machine, 4 * 96) / 0.96
+    assert taken < 4 * plain_ms(machine, 96) / 0.96
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -103,7 +47,7 @@ def test_auto_when_the_draft_is_good_gains_nearly_what_the_best_fixed_way_gains(
 def test_auto_when_the_draft_is_good_gains(machine: str) -> None:
     with SimulatedMachine(MACHINES[machine], agreement=GOOD) as server:
         taken = written_ms(server, range(4), 96)
-    assert taken < plain_ms(machine, 4 * 96) / 1.05
+    assert taken < 4 * plain_ms(machine, 96) / 1.05
 
 
 @pytest.mark.parametrize(
@@ -115,16 +59,16 @@ def test_auto_when_load_was_wrong_forgets_it(wrong: dict[int, float]) -> None:
     """For all rows, for one row, for more than one."""
     machine, believed = MACHINES["AVX512-VNNI"], Load(wrong)
     with SimulatedMachine(machine, agreement=USELESS, load=believed) as server:
-        assert written_ms(server, range(2), 96) < plain_ms("AVX512-VNNI", 2 * 96) / 0.92
+        assert written_ms(server, range(2), 96) < 2 * plain_ms("AVX512-VNNI", 96) / 0.92
     with SimulatedMachine(machine, agreement=GOOD, load=believed) as server:
-        assert written_ms(server, range(4), 96) < plain_ms("AVX512-VNNI", 4 * 96) / 1.3
+        assert written_ms(server, range(4), 96) < 4 * plain_ms("AVX512-VNNI", 96) / 1.3
 
 
 @pytest.mark.parametrize("tokens", [8, 32])
 def test_auto_when_texts_are_short_loses_little(tokens: int) -> None:
     with SimulatedMachine(MACHINES["AVX512-VNNI"], agreement=USELESS) as server:
         taken = written_ms(server, range(12), tokens, temperature=0.8)
-    assert taken < plain_ms("AVX512-VNNI", 12 * tokens) / 0.94
+    assert taken < 12 * plain_ms("AVX512-VNNI", tokens) / 0.94
 
 
 @pytest.mark.parametrize("agreement", [USELESS, ORDINARY])
@@ -135,7 +79,7 @@ def test_auto_when_many_texts_are_written_at_once_costs_at_most_five_percent(
     machine = MACHINES["AVX512-BF16"]
     with SimulatedMachine(machine, agreement=agreement, slots=streams) as server:
         taken = written_ms(server, range(2), 48, streams=streams)
-    assert taken < plain_ms("AVX512-BF16", 2 * 48, streams) / 0.95
+    assert taken < 2 * plain_ms("AVX512-BF16", 48, streams) / 0.95
 
 
 def test_auto_when_the_draft_slows_down_or_dies_goes_on_alone() -> None:
@@ -146,8 +90,8 @@ def test_auto_when_the_draft_slows_down_or_dies_goes_on_alone() -> None:
         slow = written_ms(server, range(4, 7), 96)
         server.draft_lives = False
         dead = written_ms(server, range(7, 9), 96)
-    assert slow < plain_ms("AVX512-BF16", 3 * 96) / 0.96
-    assert dead < plain_ms("AVX512-BF16", 2 * 96) / 0.96
+    assert slow < 3 * plain_ms("AVX512-BF16", 96) / 0.96
+    assert dead < 2 * plain_ms("AVX512-BF16", 96) / 0.96
 
 
 def test_text_when_the_clock_is_simulated_is_that_of_decoding_alone() -> None:

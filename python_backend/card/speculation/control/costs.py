@@ -24,13 +24,15 @@ MOST = 24.0
 """Passes: their mean follows the machine within a second, and one outlier moves it by 4 %."""
 HALF_LIFE = 192.0
 """Passes after which what was not seen again counts half: the machine may have changed."""
-NEAR, OTHER = 1 / 32, 1 / 8
-BELIEF = 1e-3
+NEAR, OTHER = 1 / 128, 1 / 32
+BELIEF = 1e-6
 """Passes that the belief counts for: none, as soon as one was seen anywhere."""
 OUTLIER = 2.0
 """A pass counts at most so many times what was expected: the machine interrupted it."""
-REFRESH = 4
-"""Passes between two reckonings of all cells: a few passes change little."""
+REFRESH = 16
+"""Passes between two reckonings of all cells: these passes change little."""
+NEW = 3
+"""Passes of a cell after each of which all cells are reckoned anew."""
 
 
 class Cell(NamedTuple):
@@ -79,11 +81,6 @@ class PassCosts:
             self._known[cell] = min([self._believed_ms(cell) * self._factor(cell), *larger])
         return self._known[cell]
 
-    def hoped_ms(self, rows: int, sessions: int, *, beside: bool) -> float:
-        """The same, if rows that were not seen yet cost nothing: of a way that is to be tried."""
-        cell = Cell(beside, size_of(sessions), self._curve.padded(rows))
-        return self.ms(rows if cell in self._seen else sessions, sessions, beside=beside)
-
     def best_rows(self, worth: Sequence[float], sessions: int, *, beside: bool) -> int:
         """How many candidates to verify for most tokens per millisecond.
 
@@ -113,7 +110,7 @@ class PassCosts:
         seen.factor += (ms / self._believed_ms(cell) - seen.factor) / seen.count
         seen.at = self._passes
         self._passes += 1
-        if self._passes % REFRESH == 0 or seen.count < REFRESH:
+        if self._passes % REFRESH == 0 or seen.count <= NEW:
             self._known.clear()
         return ms
 

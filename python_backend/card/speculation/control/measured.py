@@ -1,22 +1,23 @@
 """What pays is measured: a pass goes the way that gives most tokens per millisecond.
 
-What a way should give is reckoned from what passes cost and how often candidates are accepted, and
-multiplied by what its passes gave until now against what was reckoned of them.
+What a way should give follows from what its passes cost, how often candidates are accepted, and how
+many the draft has ready.
 
-A kind of load begins with the way that loses nothing, `ALONE`. Any other is probed when the time
-that a probe may lose has been saved, `PROBE_SHARE` of all time. So neither what load believed nor a
-draft that is useless, slow or dead costs more than that. Later texts begin with the best way.
+A kind of load begins with the way that loses nothing: `ALONE`, or `BESIDE` a draft that has its own
+device. Another way is probed once the time of a pass has been saved, `PROBE_SHARE` of all time; the
+probe ends when it has lost more than was saved. Later texts begin with the best way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.engines.row_costs import CostCurve
-from card.speculation.control.costs import CONTENTION, OUTLIER, REFRESH, PassCosts, size_of
+from card.speculation.control.costs import CONTENTION, PassCosts, size_of
 from card.speculation.control.interface import (
     ControlConfig,
     ControlledSession,
@@ -24,36 +25,24 @@ from card.speculation.control.interface import (
     Share,
     StepPlan,
 )
-from card.speculation.control.ways import MEMORY, Acceptance, Rate, Way, chains, turns
+from card.speculation.control.ways import MEMORY, Acceptance, Rate, Supply, Way, chains, turns
 
-PROBE_SHARE = 0.02
+PROBE_SHARE = 0.015
+"""Of all time, that probes may lose: with what it takes to change ways, less than 2 %."""
 PROBE_PASSES = 8
 """Passes with candidates in which a way shows what it gives."""
-RECKONED = 32.0
-"""Passes that what was reckoned counts for: it follows from the text's acceptance; the mean of
-eight passes is uncertain by a quarter."""
-PROBED_TURN = 2
-"""Passes of the draft in a turn that is probed: more would show little more, and cost more."""
+PROBED_ROWS = 2
+"""Candidates that a pass of a probe verifies at least: else what they cost is never seen."""
 LONGEST_PROBE = 24
 """Passes until then: the draft reads the text first."""
-DOUBT = 2.0
-"""How much worse than reckoned a way may be that was not probed yet."""
-MOST_FAILURES = 4
+TELLING = 2.0
+"""Passes with candidates before which no probe is given up: the first says little."""
+READING = 8
+"""Passes in which a draft may read a text before its silence says that it gives nothing."""
+WAITS = 4.0
+"""Turns whose mean says how long the target waits for a pass of the draft."""
 BETTER = 1.05
 """A way replaces another if it gives so much more: a change costs some passes."""
-
-
-@dataclass(slots=True)
-class _Given:
-    """What `count` passes of a way gave against what was reckoned, and probes that failed."""
-
-    factor: float = 1.0
-    count: float = 0.0
-    failures: int = 0
-
-    def add(self, factor: float) -> None:
-        self.count = min(self.count + 1.0, MEMORY)
-        self.factor += (factor - self.factor) / (self.count + RECKONED)
 
 
 @dataclass(slots=True)
@@ -61,23 +50,28 @@ class _Kind:
     """Loads that are alike.
 
     way, settled  in use, and the one to return to: another one while `way` is probed
-    agreement     of the draft's candidates; supply: how many it has for a pass beside it
-    delivered     share of the passes of a turn that gave a candidate in time
+    agreement     of the draft's candidates; supply: how many it has ready, by way
+    ngrams        what passes of `ALONE` gave against what hit rates promise: hits come in rows
+    paying        ways that paid when they were probed last; what decoding alone gives is known
+    queue         the other ways: the first one is probed next
     saved_ms      that probes may lose; lost_ms: what the one under way has lost
     probed        passes of the probe; drafted: those that had candidates
+    silent        passes in a row of texts that never had a candidate: the draft still reads them
     """
 
     way: Way = Way.ALONE
     settled: Way = Way.ALONE
     agreement: Acceptance = field(default_factory=Acceptance)
-    supply: float = 4.0
-    delivered: float = 1.0
-    given: dict[Way, _Given] = field(default_factory=lambda: {way: _Given() for way in Way})
+    supply: dict[Way, Supply] = field(default_factory=lambda: {way: Supply() for way in Way})
+    ngrams: float = 1.0
+    paying: set[Way] = field(default_factory=lambda: {Way.ALONE})
     rates: dict[Way, Rate] = field(default_factory=dict)
+    queue: list[Way] = field(default_factory=lambda: [Way.TURNS, Way.BESIDE])
     saved_ms: float = 0.0
     probed: int = 0
     drafted: int = 0
     lost_ms: float = 0.0
+    silent: int = 0
 
     @property
     def probes(self) -> bool:
@@ -85,54 +79,46 @@ class _Kind:
 
     def per_ms(self, way: Way) -> float:
         """Tokens that the way should give; 0: it is not open."""
-        return self.rates[way].per_ms * self.given[way].factor if way in self.rates else 0.0
+        return self.rates[way].per_ms if way in self.rates else 0.0
 
     def choose(self) -> None:
-        """Keep the way, take a better one, or probe one for which the time is saved."""
+        """Keep the way, take a better one, or probe the one that was not probed for longest, once
+        the time of a pass is saved: what load believed of other ways has no say."""
         now = self.per_ms(self.way)
-        for way, rate in self.rates.items():
-            given, gives = self.given[way], self.per_ms(way)
-            if way is self.way:
+        best = max((way for way in Way if way in self.paying), key=self.per_ms)
+        if best is not self.way and self.per_ms(best) > BETTER * now:
+            self.way = self.settled = best
+            self.supply[best].doubt()
+            return
+        for way in self.queue:
+            if way is self.way or way not in self.rates:
                 continue
-            # What decoding alone gives is known without a probe.
-            if (way is Way.ALONE or given.count >= PROBE_PASSES) and gives > BETTER * now:
-                self.way = self.settled = way
-                return
-            passes = PROBE_PASSES if given.count else PROBE_PASSES / 4  # the first say enough
-            doubted = gives if given.count else gives / DOUBT
-            loss_ms = passes * rate.ms * max(0.0, 1.0 - doubted / now)
-            if way is not Way.ALONE and loss_ms < self.saved_ms:
+            if self.saved_ms > self.rates[self.way].ms:
                 self.way, self.probed, self.drafted, self.lost_ms = way, 0, 0, 0.0
-                return
+                self.queue.remove(way)
+                self.queue.append(way)
+                self.supply[way].doubt()
+            return
 
     def learn(
-        self,
-        tokens: int,
-        drafted: float,
-        ms: float,
-        expected_ms: float,
-        *,
-        awaited: int = 0,
-        turn_ms: float = 0.0,
+        self, tokens: int, drafted: Sequence[int], ms: float, *, reads: bool, awaited: int
     ) -> None:
         """A pass of the way in use gave and took so much.
 
-        drafted      candidates of the draft, a session's share
-        awaited      passes of the draft for which it waited; turn_ms: so long
-        expected_ms  what such a pass should have taken: what costs were wrong about is their affair
+        drafted  [sessions] candidates of the draft
+        reads    no text had a candidate of the draft yet: it may still read them
+        awaited  passes of the draft for which it waited
         """
         if self.way not in self.rates:
             return
-        if awaited and self.way is not Way.TURNS:  # a probe of turns ended behind its last wait
-            self.saved_ms -= turn_ms
         self.saved_ms = min(self.saved_ms + PROBE_SHARE * ms, PROBE_PASSES * ms)
-        self.drafted += drafted > 0
-        if self.way is Way.ALONE or self.drafted:  # while the draft reads it says nothing
-            self.given[self.way].add(tokens / expected_ms / self.rates[self.way].per_ms)
-        if self.way is Way.BESIDE and self.drafted:
-            self.supply += (drafted - self.supply) / RECKONED
-        if awaited and self.drafted:
-            self.delivered += (min(1.0, drafted / awaited) - self.delivered) / PROBE_PASSES
+        if self.way is Way.ALONE:
+            self.ngrams *= 1.0 + (tokens / self.rates[self.way].tokens - 1.0) / MEMORY
+            return
+        self.drafted += any(drafted)
+        self.silent = self.silent + 1 if reads and not any(drafted) else 0
+        if not 0 < self.silent < READING and (self.way is Way.BESIDE or awaited):
+            self.supply[self.way].observe(drafted)
         if self.probes:
             self._end_probe(ms - tokens / self.per_ms(self.settled))
 
@@ -141,28 +127,31 @@ class _Kind:
         self.lost_ms += lost_ms
         self.probed += 1
         goes_on = self.drafted < PROBE_PASSES and self.probed < LONGEST_PROBE
-        if goes_on and self.lost_ms < self.saved_ms:
+        if goes_on and (self.lost_ms < self.saved_ms or 0 < self.drafted < TELLING):
             return
-        given = self.given[self.way]
+        self.saved_ms -= max(0.0, self.lost_ms)
         whole = self.drafted >= PROBE_PASSES
         if whole and self.per_ms(self.way) > BETTER * self.per_ms(self.settled):
-            self.settled, given.failures = self.way, 0
-        else:  # the more often it failed, the longer until it is probed again
-            given.failures = min(given.failures + 1, MOST_FAILURES)
-            self.lost_ms *= 2.0 ** (given.failures - 1)
+            self.settled = self.way
+            self.paying.add(self.way)
+        else:
+            self.paying.discard(self.way)
             self.way = self.settled
-        self.saved_ms -= max(0.0, self.lost_ms)
 
 
 @dataclass(slots=True)
 class _Text:
-    """Acceptance of the draft's candidates and of n-grams in a text, and for how many passes of the
-    draft its next pass, and the one under way, wait."""
+    """Acceptance of the draft's candidates and of n-grams in a text.
+
+    awaited, waited  passes of the draft for which its next pass, and the one under way, wait
+    drafted          it had a candidate of the draft
+    """
 
     draft: Acceptance
     ngrams: Acceptance = field(default_factory=Acceptance)
     awaited: int = 0
     waited: int = 0
+    drafted: bool = False
 
 
 class Measured:
@@ -179,7 +168,7 @@ class Measured:
         self._kinds: dict[tuple[int, ...], _Kind] = {}
         self._texts: dict[int, _Text] = {}
         self._draft_pass_ms = 0.0
-        self._wait_factor = 1.0
+        self._wait_factor, self._waited_ms = 1.0, inf
 
     def plan(
         self,
@@ -203,7 +192,12 @@ class Measured:
                 kind.way = kind.settled = Way.ALONE
             if not kind.probes:
                 kind.choose()
-        shares = [self._share(each, kind, len(sessions), lives=draft_lives) for each in sessions]
+        # A prompt is read on all cores: its first token does not wait for the drafts of others.
+        rests = kind.way is Way.ALONE or (bool(reading) and self._first is Way.ALONE)
+        shares = [
+            self._share(each, kind, len(sessions), lives=draft_lives, rests=rests)
+            for each in sessions
+        ]
         for session, share in zip(sessions, shares, strict=True):
             text = self._texts[session.number]
             text.waited, text.awaited = text.awaited, share.awaited
@@ -230,8 +224,8 @@ class Measured:
             )
         )
         best = self._costs.best_rows([-one[0] for one in worth], len(found), beside=beside)
-        if self._kinds[plan.kind].probes:  # or what they cost is never seen
-            best = max(best, PROBED_TURN * len(found))
+        if self._kinds[plan.kind].probes:
+            best = max(best, PROBED_ROWS)
         if plan.most_rows is not None:
             best = min(best, max(0, plan.most_rows - len(found)))
         for _, _, index in worth[:best]:
@@ -253,26 +247,31 @@ class Measured:
             text = self._texts[session.number]
             text.draft.observe(outcome.chances, outcome.agreed)
             text.ngrams.observe(outcome.ngram_chances, outcome.ngram_agreed)
+            text.drafted = text.drafted or outcome.drafted > 0
             if session.drafts and not session.is_remote:
                 kind.agreement.observe(outcome.chances, outcome.agreed)
         if seconds is None:
             return
         rows = sum(1 + outcome.verified for outcome in outcomes)
-        expected_ms = self._costs.ms(rows, count, beside=beside)
         ms = self._costs.learn(rows, count, 1e3 * seconds, beside=beside)
         waited = self._texts[sessions[0].number].waited
-        if turn_ms := waited * self._draft_ms:
-            expected_ms += turn_ms
+        if waited and self._draft_ms:
             ms += 1e3 * waited_s
-            taken = min(1e3 * waited_s / turn_ms, OUTLIER)
-            self._wait_factor *= 1.0 + (taken - 1.0) / REFRESH
+            self._learn_wait(1e3 * waited_s / max(1, min(waited, outcomes[0].drafted)))
         if any(session.adapts and session.drafts for session in sessions):
             tokens = count + sum(outcome.accepted for outcome in outcomes)
-            drafted = sum(outcome.drafted for outcome in outcomes) / count
-            kind.learn(tokens, drafted, ms, expected_ms, awaited=waited, turn_ms=turn_ms)
+            drafted = [outcome.drafted for outcome in outcomes]
+            reads = not any(self._texts[session.number].drafted for session in sessions)
+            kind.learn(tokens, drafted, ms, reads=reads, awaited=waited)
 
     def forget(self, session: ControlledSession) -> None:
         self._texts.pop(session.number, None)
+
+    def _learn_wait(self, ms: float) -> None:
+        """The target waited so long for each pass of the draft. One slow turn may have been
+        interrupted; two in a row tell of a slow draft."""
+        ms, self._waited_ms = min(ms, self._waited_ms), ms
+        self._wait_factor *= 1.0 + (ms / self._draft_ms - 1.0) / WAITS
 
     @property
     def _draft_ms(self) -> float:
@@ -283,30 +282,27 @@ class Measured:
         self, kind: _Kind, sessions: Sequence[ControlledSession], *, draft_lives: bool
     ) -> dict[Way, Rate]:
         """What each open way should give these sessions."""
-        known, rows = self._costs.ms, self._curve.choices
-        # A way that was never tried gets the benefit of the doubt: else it might never be.
-        cost = {way: known if kind.given[way].count else self._costs.hoped_ms for way in Way}
+        cost, rows = self._costs.ms, self._curve.choices
         hits = [session.proposer.hit_rate for session in sessions]
-        alone = chains(known, rows if self._ngram_tokens else rows[:1], hits, beside=False)
-        open_ways = {Way.ALONE: alone}
+        open_ways = {Way.ALONE: chains(cost, rows if self._ngram_tokens else rows[:1], hits)}
         if draft_lives:
             chances = [self._texts[session.number].draft.rate for session in sessions]
-            supplied = [each for each in rows if each <= max(1, round(1 + kind.supply))]
-            open_ways[Way.BESIDE] = chains(cost[Way.BESIDE], supplied, chances, beside=True)
+            supply = kind.supply[Way.BESIDE].found
+            open_ways[Way.BESIDE] = chains(cost, rows, chances, supply, beside=True)
             if len(sessions) == 1 and sessions[0].takes_turns and self._draft_pass_ms:
-                most = PROBED_TURN if kind.probes else rows[-1] - 1
-                open_ways[Way.TURNS] = turns(
-                    cost[Way.TURNS], most, chances[0], self._draft_ms, kind.delivered
-                )
-        return {way: max(rates, key=lambda rate: rate.per_ms) for way, rates in open_ways.items()}
+                in_time = kind.supply[Way.TURNS].found[0]
+                open_ways[Way.TURNS] = turns(cost, rows[1:], chances[0], self._draft_ms, in_time)
+        best = {way: max(rates, key=lambda rate: rate.per_ms) for way, rates in open_ways.items()}
+        alone = best[Way.ALONE]
+        return best | {Way.ALONE: alone._replace(tokens=alone.tokens * kind.ngrams)}
 
     def _share(
-        self, session: ControlledSession, kind: _Kind, sharing: int, *, lives: bool
+        self, session: ControlledSession, kind: _Kind, sharing: int, *, lives: bool, rests: bool
     ) -> Share:
         if not session.queries:
             return Share(False, 1, 0)
-        wanted = kind.way is not Way.ALONE or not session.adapts
-        drafts = session.drafts and (session.is_remote or (lives and wanted))
+        works = lives and not (rests and session.adapts)
+        drafts = session.drafts and (session.is_remote or works)
         in_turns = drafts and session.takes_turns and kind.way is Way.TURNS
         beside = drafts and not (session.is_remote or in_turns)
         rows, ngram_tokens = self._curve.choices[-1], self._ngram_tokens
@@ -317,7 +313,7 @@ class Measured:
         if not in_turns:
             return share
         rate = kind.rates[Way.TURNS]
-        return share._replace(awaited=rate.passes, patience_s=2e-3 * rate.ms)
+        return share._replace(awaited=rate.passes, patience_s=1e-3 * rate.ms)
 
 
 def _chances(text: _Text, candidates: Candidates, drafted: int) -> list[float]:

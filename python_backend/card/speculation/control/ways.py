@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from math import ceil
 from typing import NamedTuple, Protocol
 
-from card.engines.row_costs import CostCurve
+from card.engines.row_costs import MOST_CHOSEN, CostCurve
 
 AGREEMENT = 0.6
 """Share of candidates that are accepted before any was seen: what ordinary pairs reach on chats."""
 PRIOR = 4.0
 """Candidates that this counts for."""
-MEMORY = 64.0
+ALIKE = 24.0
+"""Candidates of its kind that a new text begins with. Acceptance differs by 0.1 between texts of a
+kind; that is how uncertain the mean of 24 candidates is."""
+MEMORY = 128.0
 """Candidates that are remembered: where half are accepted, their mean is uncertain by 6 %."""
+
+READY = 4
+"""Candidates that a draft is believed to have ready before a pass showed it."""
+UNREADY = MOST_CHOSEN - READY
+SUPPLY_MEMORY = 32.0
+"""Passes that are remembered of what the draft has ready."""
+DOUBTED = 2.0
+"""Passes that what was seen before a probe counts for."""
 
 
 class Way(Enum):
@@ -71,8 +83,32 @@ class Acceptance:
 
     def of_new_text(self) -> Acceptance:
         """What a text of the same kind begins with."""
-        share = PRIOR / self.reached
-        return Acceptance(PRIOR, share * self.accepted, share * self.promised)
+        count = min(self.reached, ALIKE)
+        share = count / self.reached
+        return Acceptance(count, share * self.accepted, share * self.promised)
+
+
+@dataclass(slots=True)
+class Supply:
+    """What the draft has ready for a pass.
+
+    found  [MOST_CHOSEN] share of the passes that find at least 1, 2, ... candidates
+    count  passes that showed it; what was there before counts for `DOUBTED`
+    """
+
+    found: list[float] = field(default_factory=lambda: [1.0] * READY + [0.0] * UNREADY)
+    count: float = DOUBTED
+
+    def observe(self, drafted: Sequence[int]) -> None:
+        """drafted  [sessions] candidates that a pass found"""
+        self.count = min(self.count + 1.0, SUPPLY_MEMORY)
+        for place, share in enumerate(self.found):
+            now = sum(each > place for each in drafted) / len(drafted)
+            self.found[place] = share + (now - share) / self.count
+
+    def doubt(self) -> None:
+        """The draft may have changed since."""
+        self.count = DOUBTED
 
 
 def chain_tokens(rows: float, chance: float) -> float:
@@ -88,30 +124,42 @@ def best_rows(costs_ms: Mapping[int, float]) -> int:
 
 
 class Cost(Protocol):
-    """`PassCosts.ms` or `hoped_ms`."""
+    """`PassCosts.ms`."""
 
     def __call__(self, rows: int, sessions: int, *, beside: bool) -> float: ...
 
 
 def chains(
-    cost: Cost, rows: Sequence[int], chances: Sequence[float], *, beside: bool
+    cost: Cost,
+    rows: Sequence[int],
+    chances: Sequence[float],
+    found: Sequence[float] | None = None,
+    *,
+    beside: bool = False,
 ) -> Iterator[Rate]:
     """Of sessions that each verify a chain.
 
-    rows     of each session: one rate for each number
+    rows     of each session at most, ascending: one rate for each number
     chances  [sessions] that a candidate is accepted
+    found    share of the passes that find at least 1, 2, ... candidates; None: all do
     """
     count = len(chances)
-    for each in rows:
-        tokens = sum(chain_tokens(each, chance) for chance in chances)
-        yield Rate(tokens, cost(each * count, count, beside=beside))
+    tokens, mean_rows, deep, depth = float(count), float(count), list(chances), 0
+    for most in rows:
+        while depth < most - 1:
+            share = 1.0 if found is None else found[depth]
+            tokens += share * sum(deep)
+            mean_rows += share * count
+            deep = [each * chance for each, chance in zip(deep, chances, strict=True)]
+            depth += 1
+        yield Rate(tokens, cost(ceil(mean_rows), count, beside=beside))
 
 
 def turns(
-    cost: Cost, most: int, chance: float, draft_ms: float, delivered: float
+    cost: Cost, rows: Sequence[int], chance: float, draft_ms: float, in_time: float
 ) -> Iterator[Rate]:
-    """Of one session that waits for up to `most` passes of the draft, of which this share gives a
-    candidate."""
-    for passes in range(1, most + 1):
-        ms = passes * draft_ms + cost(1 + passes, 1, beside=False)
-        yield Rate(chain_tokens(1 + delivered * passes, chance), ms, passes)
+    """Of one session that fills these numbers of rows with passes of the draft; in so many of its
+    turns the draft makes them in time."""
+    for each in rows:
+        ms = (each - 1) * draft_ms + cost(each, 1, beside=False)
+        yield Rate(1.0 + in_time * (chain_tokens(each, chance) - 1.0), ms, each - 1)
