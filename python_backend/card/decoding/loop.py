@@ -116,7 +116,7 @@ class TargetLoop:
         forwarded = time.perf_counter_ns()
         results = [self._verify(*pair) for pair in zip(turns, logits, strict=True)]
         for turn, result, rows in zip(turns, results, logits, strict=True):
-            self._commit(turn, result)
+            self._commit(turn, result, rows)
             self._learn(turn, result, rows)
         ended = time.perf_counter_ns()
         if any(session.waits for session in streaming):
@@ -272,13 +272,17 @@ class TargetLoop:
 
     # --- commit -------------------------------------------------------------------------------
 
-    def _commit(self, turn: Turn, result: VerifyResult | None) -> None:
-        """Keep the KV rows of the committed path, and publish its tokens."""
+    def _commit(self, turn: Turn, result: VerifyResult | None, rows: Logits) -> None:
+        """Keep the KV rows of the committed path, and publish their states and its tokens."""
         session, query = turn.session, turn.query
-        if query is None:
-            self._engine.commit_kv(session.engine_session, range(len(turn.rows.tokens)))
-        elif result is not None:
-            self._engine.commit_kv(session.engine_session, result.rows)
+        confirmed: Sequence[int] | None = range(len(turn.rows.tokens))
+        if query is not None:
+            confirmed = None if result is None else result.rows
+        if confirmed is not None:
+            first = self._engine.length(session.engine_session)
+            session.publish_states(first, confirmed, rows.states)
+            self._engine.commit_kv(session.engine_session, confirmed)
+        if query is not None and result is not None:
             session.slot.verify(0)
         if result is not None:
             session.commit(result, query or NO_QUERY)
