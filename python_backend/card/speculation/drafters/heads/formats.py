@@ -1,0 +1,72 @@
+"""The configuration of a head: SafeAI's EAGLE-3, and `speculators`' `eagle3`.
+
+Projects number hidden states differently. Here a tap is an index of `transformers`'
+``hidden_states``: 0 is the embedding, i the output of layer i - 1. EAGLE and `speculators` count so
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+EAGLE3 = "eagle3"
+KINDS = (EAGLE3,)
+"""Kinds of heads that are read, by `speculators`' names."""
+_SAFE_AI = "LlamaForCausalLMEagle3"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadConfig:
+    """What a head's `config.json` says.
+
+    kind         one of `KINDS`
+    decoder      the configuration of its layers, in Hugging Face's names
+    named_taps   hidden states that it reads; None: EAGLE-3's default
+    norm_before_residual  the residual begins at the normed state
+    norm_before_fc        one norm over all tapped states
+    fc_norm               a norm for each tapped state
+    norm_output           the next row takes the normed state (EAGLE 3.1)
+    """
+
+    kind: str
+    decoder: dict[str, Any]
+    named_taps: tuple[int, ...] | None
+    norm_before_residual: bool = False
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    norm_output: bool = False
+
+    def taps(self, layers: int) -> tuple[int, ...]:
+        """The hidden states that it reads of a target of `layers` layers."""
+        return self.named_taps or (2, layers // 2, layers - 3)
+
+
+_SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+
+
+def head_of(config: Mapping[str, Any]) -> HeadConfig | None:
+    """What a draft's configuration says of a head; None: the draft is an ordinary model. Raises
+    `ValueError` for a head of a kind that is not read, and for fields of other types."""
+    kind = config.get("speculators_model_type")
+    if kind is None:
+        architectures = config.get("architectures")
+        if not (isinstance(architectures, list) and _SAFE_AI in architectures):
+            return None
+        kind, decoder = EAGLE3, config
+    else:
+        decoder = config.get("transformer_layer_config")
+    if kind not in KINDS:
+        raise ValueError(f"a draft of the kind {kind!r} is not read; allowed: {', '.join(KINDS)}")
+    if not isinstance(decoder, Mapping):
+        raise ValueError("transformer_layer_config is missing; it must describe the head's layers")
+    nested = config.get("eagle_config") or {}
+    ids = config.get("eagle_aux_hidden_state_layer_ids")
+    ids = nested.get("eagle_aux_hidden_state_layer_ids") if ids is None else ids
+    if ids is not None and not (isinstance(ids, list) and all(type(one) is int for one in ids)):
+        raise ValueError(f"eagle_aux_hidden_state_layer_ids is {ids!r}; allowed: a list of indices")
+    switches = {name: config.get(name) or False for name in _SWITCHES}
+    if wrong := [name for name, value in switches.items() if not isinstance(value, bool)]:
+        raise ValueError(f"{wrong[0]} is {switches[wrong[0]]!r}; allowed: true, false")
+    return HeadConfig(kind, {**decoder}, tuple(ids) if ids else None, **switches)

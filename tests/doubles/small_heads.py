@@ -1,0 +1,50 @@
+"""Heads on a target's hidden states: the fixtures of `tests/heads`, and random ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from card.engines.architecture import architecture_of
+from card.engines.checkpoints import DenseMatrix
+from card.engines.options import EngineOptions
+from card.settings import REPOSITORY_ROOT
+from card.speculation.drafters.heads.eagle3 import Eagle3
+from card.speculation.drafters.heads.engine import HeadEngine
+from card.speculation.drafters.heads.formats import HeadConfig
+
+HEADS = REPOSITORY_ROOT / "tests/heads"
+OPTIONS = EngineOptions(context=200, sessions=4, paths=0, pending=64, threads=1)
+TAPPED = 8
+"""Numbers of a token's states that a random head reads."""
+_SHAPE: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+}
+
+
+def save_target(directory: Path) -> Path:
+    """The configuration of a target of the fixtures; it has no weights."""
+    shape = _SHAPE | {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 6}
+    (directory / "config.json").write_text(json.dumps(shape))
+    return directory
+
+
+def random_head(vocabulary: int, seed: int = 0) -> HeadEngine:
+    """A head that ranks every second id."""
+    torch.manual_seed(seed)
+    config = HeadConfig("eagle3", _SHAPE | {"vocab_size": vocabulary}, (1, 2))
+    a = architecture_of(config.decoder, Path("config.json"))
+    ranked = np.arange(0, vocabulary, 2)
+    head = Eagle3(config, a, taps=2, tapped=TAPPED, ids=len(ranked), bias=False)
+    embedding = np.random.default_rng(seed).standard_normal((vocabulary, a.hidden))
+    return HeadEngine(head.eval(), DenseMatrix(embedding.astype("f4")), 1.0, ranked, OPTIONS)
