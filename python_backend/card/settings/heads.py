@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 from card.engines import EngineError
 from card.engines.architecture import read_architecture
 from card.settings.whole import Settings
-from card.speculation.drafters.heads.formats import KINDS, head_of
+from card.speculation.drafters.heads.formats import KINDS, HeadConfig, head_of
 from card.speculation.sources import WITHOUT_DRAFT
 from model_files import ModelFilesError, model_files_of
 
@@ -19,18 +22,12 @@ def with_head(settings: Settings) -> Settings:
     speculation, draft, named = settings.speculation, settings.draft, settings.speculation.drafter
     if settings.drafter in WITHOUT_DRAFT or settings.engine_of(draft) == "tensorrt_llm":
         return settings
-    files = model_files_of(draft.path)
-    try:
-        head = head_of(files.config())
-    except ModelFilesError:  # reported where the model is loaded
-        return settings
-    except ValueError as error:
-        raise ValueError(f"{files.config_file}: {error}") from None
+    head = _head_at(draft.path) if draft.path.is_dir() else None
     if head is None:
         if named in KINDS:
             raise ValueError(
-                f"speculation.drafter is {named}, but {files.config_file} describes no head that "
-                "reads the target's hidden states; set speculation.drafter: auto"
+                f"speculation.drafter is {named}, but the draft {draft.path} is no head that reads "
+                "the target's hidden states; set speculation.drafter: auto"
             )
         return settings
     if named not in ("auto", head.kind):
@@ -53,3 +50,14 @@ def with_head(settings: Settings) -> Settings:
             "speculation": speculation.model_copy(update={"drafter": head.kind}),
         }
     )
+
+
+def _head_at(path: Path) -> HeadConfig | None:
+    with contextlib.suppress(ModelFilesError):  # reported where the model is loaded
+        files = model_files_of(path)
+        config = files.config()
+        try:
+            return head_of(config)
+        except ValueError as error:
+            raise ValueError(f"{files.config_file}: {error}") from None
+    return None
