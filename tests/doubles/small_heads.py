@@ -40,10 +40,10 @@ def save_target(directory: Path) -> Path:
     return directory
 
 
-def random_head(vocabulary: int, seed: int = 0) -> HeadEngine:
+def random_head(vocabulary: int, seed: int = 0, mask_id: int | None = None) -> HeadEngine:
     """A head that ranks every second id."""
     torch.manual_seed(seed)
-    config = HeadConfig("eagle3", _SHAPE | {"vocab_size": vocabulary}, (1, 2))
+    config = HeadConfig("eagle3", _SHAPE | {"vocab_size": vocabulary}, (1, 2), mask_id=mask_id)
     a = architecture_of(config.decoder, Path("config.json"))
     ranked = np.arange(0, vocabulary, 2)
     head = Eagle3(config, a, taps=2, tapped=TAPPED, ids=len(ranked), bias=False)

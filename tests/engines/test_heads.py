@@ -74,6 +74,18 @@ def test_head_computes_what_speculators_computes_when_states_end_and_it_goes_on(
         engine.close_session(session)
 
 
+def test_masks_make_the_block_that_speculators_computes(target: Path) -> None:
+    """The text's rows, then masks, in one pass."""
+    expected = load_file(HEADS / "peagle" / "expected.safetensors")
+    logits, anchor, block = expected["logits"], 5, 4
+    engine = load_head(HEADS / "peagle", target, OPTIONS)
+    session = engine.open_session()
+    engine.hear(session, 0, states_of(expected)[: anchor + 1])
+    tokens = expected["text"].tolist()[: anchor + 2] + [63] * (block - 1)
+    found = ranked(engine, SequenceTokens(session, tokens, logits=anchor + block))
+    assert_as_expected(found, logits)
+
+
 def test_head_of_safe_ai_is_read_as_that_of_speculators(tmp_path: Path, target: Path) -> None:
     config = json.loads((EAGLE3 / "config.json").read_text())
     mine = tmp_path / "safe_ai"

@@ -58,7 +58,7 @@ def _frozen_ngrams(settings: Settings, vocabulary: int) -> Followers | None:
 def draft_config(settings: Settings) -> DraftConfig:
     """The drafters' configuration."""
     speculation, tensorrt = settings.speculation, settings.draft.tensorrt_llm
-    drafts_blocks = settings.drafter == "parallel" and speculation.block != "auto"
+    drafts_blocks = settings.drafter in ("parallel", "peagle") and speculation.block != "auto"
     block = int(speculation.block) if drafts_blocks else 1
     return DraftConfig(
         width=speculation.width,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 from card.engines import EngineError
 from card.engines.architecture import read_architecture
@@ -44,10 +45,16 @@ def with_head(settings: Settings) -> Settings:
         taps = draft.taps or head.taps(read_architecture(settings.target.path).layers)
     except EngineError as error:
         raise ValueError(str(error)) from None
+    masks = () if head.mask_id is None else (head.mask_id,)
+    changes: dict[str, Any] = {"drafter": head.kind}
+    if masks and speculation.block == "auto":
+        changes["block"] = head.block
+    if masks and "growth" not in speculation.model_fields_set:
+        changes["growth"] = "lattice"
     return settings.model_copy(
         update={
-            "draft": draft.model_copy(update={"taps": taps}),
-            "speculation": speculation.model_copy(update={"drafter": head.kind}),
+            "draft": draft.model_copy(update={"taps": taps, "mask_ids": masks}),
+            "speculation": speculation.model_copy(update=changes),
         }
     )
 

@@ -49,7 +49,7 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     try:
         said = Settings(**content)
         here = anchored(said, file.parent if file else REPOSITORY_ROOT)
-        return with_head(with_masks(fitted(here)))
+        return with_masks(with_head(fitted(here)))
     except ValidationError as error:
         raise SettingsError(f"{source}: {_explained(error)}") from error
     except (ValueError, RecursionError) as error:

@@ -48,17 +48,19 @@ class TappedEngine(FakeEngine):
 
 @pytest.mark.parametrize("parameters", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("decoding", ["card", "draft_then_verify", "ssd"])
+@pytest.mark.parametrize("drafter", ["eagle3", "peagle"])
 @pytest.mark.parametrize(
     "states", ["random", "not finite", "overwritten", "of another text", "none"]
 )
 def test_texts_are_the_targets_own_when_states_are_anything(
-    states: str, decoding: str, parameters: SamplingParameters
+    states: str, drafter: str, decoding: str, parameters: SamplingParameters
 ) -> None:
     ring = {"none": (0, 0), "overwritten": (1, TAPPED)}.get(states, (PLACES, TAPPED))
     target = TappedEngine(states)
     requests = [request_of(PROMPT * (1 + at), 30, decoding, parameters, gamma=3) for at in range(2)]
-    chosen = settings_of(drafter="eagle3", query="subtree")
-    with OneProcess(target, random_head(MODEL.vocabulary), chosen, states=ring) as both:  # type: ignore[arg-type]
+    chosen = settings_of(drafter=drafter, query="subtree")
+    head = random_head(MODEL.vocabulary, mask_id=2)  # as the settings say
+    with OneProcess(target, head, chosen, states=ring) as both:  # type: ignore[arg-type]
         streams = [both.open(request, index) for index, request in enumerate(requests)]
 
         def swap() -> None:

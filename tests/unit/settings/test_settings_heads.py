@@ -10,6 +10,7 @@ import pytest
 from real_pair import TARGET
 from small_heads import HEADS
 
+from card.drafting.drafters import draft_config
 from card.serving.geometry import pool_geometry
 from card.settings import Settings, SettingsError, load_settings
 
@@ -24,6 +25,13 @@ def test_drafter_and_taps_are_the_heads_when_the_settings_name_none() -> None:
     assert (settings.drafter, settings.draft.taps) == ("eagle3", (1, 2, 4))
     geometry = pool_geometry(settings)
     assert (geometry.state_tokens, geometry.state_numbers) == (64, 3 * 192)
+
+
+def test_blocks_are_the_heads_when_it_has_a_mask() -> None:
+    settings = settings_of(HEADS / "peagle")
+    found = draft_config(settings)
+    assert (settings.drafter, found.mask_ids, found.block) == ("peagle", (63,), 4)
+    assert found.growth == "lattice"
 
 
 def test_taps_are_eagles_when_the_head_names_none(tmp_path: Path) -> None:
@@ -42,8 +50,9 @@ def test_pool_holds_no_states_when_the_draft_reads_none() -> None:
 @pytest.mark.parametrize(
     ("config", "sections", "message"),
     [
-        ({"speculators_model_type": "mtp"}, {}, "kind 'mtp' is not read; allowed: eagle3"),
+        ({"speculators_model_type": "mtp"}, {}, "kind 'mtp' is not read; allowed: eagle3, peagle"),
         ({"speculators_model_type": "eagle3"}, {}, "transformer_layer_config is missing"),
+        ({"speculators_model_type": "peagle", "transformer_layer_config": {}}, {}, "mask_token_id"),
         ({"fc_norm": 1}, {}, "fc_norm is 1; allowed: true, false"),
         ({"eagle_aux_hidden_state_layer_ids": 3}, {}, "layer_ids is 3; allowed: a list"),
         ({}, {"speculation": {"drafter": "tree"}}, "drafter is tree, but the draft"),

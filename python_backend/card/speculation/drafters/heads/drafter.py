@@ -1,5 +1,5 @@
-"""A head on the target's hidden states grows a tree (EAGLE-3, arXiv 2503.01840; its trees: EAGLE-2,
-arXiv 2406.16858).
+"""A head on the target's hidden states grows a tree, node by node (EAGLE-3, arXiv 2503.01840; its
+trees: EAGLE-2, arXiv 2406.16858) or by blocks (P-EAGLE, arXiv 2602.01469).
 
 Of a committed text the target's states are known up to the last token but one. Below, the head
 goes on with the states that it computes itself. When the target commits, the true states come: the
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 from card.engines import Logits
 from card.speculation.drafters.growth.frontier import UNEXPANDED
 from card.speculation.drafters.interface import DraftedSession, Model
+from card.speculation.drafters.parallel import ParallelDrafter
 from card.speculation.drafters.tree import DraftPass, DraftPlan, TreeDrafter
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
@@ -82,3 +83,7 @@ class HeadDrafter(TreeDrafter):
         self._trees[session.number].clear()
         fresh = replace(session, tree=GrowingTree(session.tree.capacity))
         return super()._grow(fresh, planned, logits)._replace(replaces=True)
+
+
+class ParallelHeadDrafter(HeadDrafter, ParallelDrafter):
+    """Grows trees by blocks, on a `HeadEngine` with a head that has a mask."""

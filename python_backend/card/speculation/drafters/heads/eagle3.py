@@ -1,6 +1,10 @@
 """EAGLE-3 (arXiv 2503.01840): one layer reads a token beside the target's states of the token
 before, and predicts the next token. Behind the last known states the layer's own output takes their
-place."""
+place.
+
+P-EAGLE (arXiv 2602.01469) has more layers, and a mask with states of its own: masks behind a token
+make a block of tokens in one pass.
+"""
 
 from __future__ import annotations
 
@@ -36,6 +40,9 @@ class Eagle3(nn.Module):
         others = [Layer(a, index, bias=bias) for index in range(1, a.layers)]
         self.layers = nn.ModuleList([first, *others])
         self.norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
+        self.mask_id = config.mask_id
+        if config.mask_id is not None:
+            self.mask_hidden = nn.Parameter(torch.zeros(1, 1, tapped))
         self.lm_head = nn.Linear(a.hidden, ids, bias=False)
 
     def features(self, states: Tensor) -> Tensor:
@@ -48,6 +55,10 @@ class Eagle3(nn.Module):
             states = torch.cat(normed, dim=-1)
         features: Tensor = self.fc(states)
         return features
+
+    def mask_features(self) -> Tensor | None:
+        """[hidden] of a mask; None: the head has none."""
+        return None if self.mask_id is None else self.features(self.mask_hidden[0])[0]
 
     def forward(self, embedded: Tensor, features: Tensor, turn: Turn, attend: Attend) -> Tensor:
         """[rows, hidden], the features of the rows behind these.

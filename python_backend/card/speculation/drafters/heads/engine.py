@@ -1,9 +1,9 @@
 """Runs a head behind the interface of engines, with its own KV.
 
 A row is a token with the features of the token before: the target's states where they are known,
-else what the head computed for the row that it follows. A row of the text that has neither is left
-out of the KV. So is all but the end of a long part of the text without states, because such rows
-are computed one after another.
+else what the head computed for the row that it follows. A mask has features of its own. A row of
+the text that has neither is left out of the KV. So is all but the end of a long part of the text
+without states, because such rows are computed one after another.
 """
 
 from __future__ import annotations
@@ -110,6 +110,8 @@ class HeadEngine:
         self.ranked_ids = ranked
         self.row_costs_ms: dict[int, float] = {}
         self._head, self._embedding, self._scale = head, embedding, scale
+        with torch.inference_mode():
+            self._mask = head.mask_features()
         self._places = options.context + max(options.pending, MAX_PASS_ROWS)
         lanes = options.sessions, a.layers, 2, self._places, a.kv_heads, a.head_size
         self._kv = torch.zeros(lanes)
@@ -202,10 +204,12 @@ class HeadEngine:
         parents = range(-1, count - 1) if rows.parents is None else rows.parents
         wave: list[int] = []
         features: list[Tensor] = []
-        for index, parent in enumerate(parents):
+        for index, (token, parent) in enumerate(zip(rows.tokens, parents, strict=True)):
             above = None if parent == FOLLOWS_PREFIX else this.pending[parent]
             depth = 0 if above is None else above.depth + 1
             known = this.features(this.prefix.length + depth - 1)
+            if known is None and token == self._head.mask_id:
+                known = self._mask
             row = _Row([] if above is None else above.path, depth, None, known is not None)
             this.pending.append(row)
             if known is None and parent - first in wave:

@@ -1,4 +1,4 @@
-"""The configuration of a head: SafeAI's EAGLE-3, and `speculators`' `eagle3`.
+"""The configuration of a head: SafeAI's EAGLE-3, and `speculators`' `eagle3` and `peagle`.
 
 Projects number hidden states differently. Here a tap is an index of `transformers`'
 ``hidden_states``: 0 is the embedding, i the output of layer i - 1. EAGLE and `speculators` count so
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 EAGLE3 = "eagle3"
-KINDS = (EAGLE3,)
+PEAGLE = "peagle"
+KINDS = (EAGLE3, PEAGLE)
 """Kinds of heads that are read, by `speculators`' names."""
 _SAFE_AI = "LlamaForCausalLMEagle3"
+_BLOCK, _MOST_BLOCK = 8, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class HeadConfig:
     norm_before_fc        one norm over all tapped states
     fc_norm               a norm for each tapped state
     norm_output           the next row takes the normed state (EAGLE 3.1)
+    mask_id    the token of a mask (P-EAGLE); None: the head makes no blocks
+    block      tokens of a block
     """
 
     kind: str
@@ -37,6 +41,8 @@ class HeadConfig:
     norm_before_fc: bool = False
     fc_norm: bool = False
     norm_output: bool = False
+    mask_id: int | None = None
+    block: int = 1
 
     def taps(self, layers: int) -> tuple[int, ...]:
         """The hidden states that it reads of a target of `layers` layers."""
@@ -69,4 +75,17 @@ def head_of(config: Mapping[str, Any]) -> HeadConfig | None:
     switches = {name: config.get(name) or False for name in _SWITCHES}
     if wrong := [name for name, value in switches.items() if not isinstance(value, bool)]:
         raise ValueError(f"{wrong[0]} is {switches[wrong[0]]!r}; allowed: true, false")
-    return HeadConfig(kind, {**decoder}, tuple(ids) if ids else None, **switches)
+    taps = tuple(ids) if ids else None
+    if kind != PEAGLE:
+        return HeadConfig(kind, {**decoder}, taps, **switches)
+    mask = config.get("mask_token_id")
+    if type(mask) is not int or mask < 0:
+        raise ValueError(f"mask_token_id is {mask!r}; allowed: an id")
+    return HeadConfig(kind, {**decoder}, taps, **switches, mask_id=mask, block=_block_of(config))
+
+
+def _block_of(config: Mapping[str, Any]) -> int:
+    """Tokens that the head was trained to make in one pass."""
+    methods = (config.get("speculators_config") or {}).get("proposal_methods") or [{}]
+    tokens = methods[0].get("speculative_tokens")
+    return tokens if type(tokens) is int and 1 < tokens <= _MOST_BLOCK else _BLOCK
