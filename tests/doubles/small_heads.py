@@ -46,7 +46,7 @@ def random_head(vocabulary: int, seed: int = 0, mask_id: int | None = None) -> H
     config = HeadConfig("eagle3", _SHAPE | {"vocab_size": vocabulary}, (1, 2), mask_id=mask_id)
     a = architecture_of(config.decoder, Path("config.json"))
     ranked = np.arange(0, vocabulary, 2)
-    head = Eagle3(config, a, taps=2, tapped=TAPPED, ids=len(ranked), bias=False)
+    head = Eagle3(config, a, taps=2, tapped=TAPPED, ids=len(ranked), biases=(False, False))
     embedding = np.random.default_rng(seed).standard_normal((vocabulary, a.hidden))
     return HeadEngine(head.eval(), DenseMatrix(embedding.astype("f4")), 1.0, ranked, OPTIONS)
 
@@ -73,6 +73,6 @@ def save_random_head(directory: Path, target: Path, ids: int = 512) -> None:
     assert config is not None
     taps = len(config.taps(a.layers))
     layer = architecture_of(config.decoder, directory / "config.json")
-    head = Eagle3(config, layer, taps=taps, tapped=taps * a.hidden, ids=ids, bias=False)
+    head = Eagle3(config, layer, taps=taps, tapped=taps * a.hidden, ids=ids, biases=(False, False))
     offsets = torch.arange(ids) * (a.vocabulary // ids - 1)
     save_file(head.state_dict() | {"d2t": offsets}, directory / "model.safetensors")

@@ -50,7 +50,11 @@ def test_pool_holds_no_states_when_the_draft_reads_none() -> None:
 @pytest.mark.parametrize(
     ("config", "sections", "message"),
     [
-        ({"speculators_model_type": "mtp"}, {}, "kind 'mtp' is not read; allowed: eagle3, peagle"),
+        (
+            {"speculators_model_type": "mtp"},
+            {},
+            "kind 'mtp' is not read; allowed: eagle3, peagle, pard2",
+        ),
         ({"speculators_model_type": "eagle3"}, {}, "transformer_layer_config is missing"),
         ({"speculators_model_type": "peagle", "transformer_layer_config": {}}, {}, "mask_token_id"),
         ({"fc_norm": 1}, {}, "fc_norm is 1; allowed: true, false"),

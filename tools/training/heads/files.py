@@ -71,7 +71,9 @@ def make_head(
     a = architecture_of(said.decoder, folder / "config.json")
     taps = len(said.taps(target.architecture.layers))
     torch.manual_seed(0)
-    head = Eagle3(said, a, taps=taps, tapped=taps * a.hidden, ids=len(ranked), bias=False)
+    head = Eagle3(
+        said, a, taps=taps, tapped=taps * a.hidden, ids=len(ranked), biases=(False, False)
+    )
     with torch.no_grad():
         head.lm_head.weight.copy_(target.head[torch.from_numpy(ranked)])
         head.norm.weight.copy_(target.norm)

@@ -22,5 +22,6 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "parallel": ParallelDrafter,
     "eagle3": HeadDrafter,
     "peagle": ParallelHeadDrafter,
+    "pard2": ParallelHeadDrafter,
     "tensorrt": TensorRTDrafter,
 }

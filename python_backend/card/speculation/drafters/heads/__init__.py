@@ -3,7 +3,8 @@
 `formats`  what a head's configuration says, in the formats of several projects
 `loading`  reads a head's tensors; the embedding may be the target's
 `blocks`   the layers that heads share, as torch modules
-`eagle3`   EAGLE-3
+`eagle3`   EAGLE-3 and P-EAGLE
+`pard2`    PARD-2
 `engine`   runs a head behind the interface of engines: rows of sessions, and its own KV
 `drafter`  grows trees with it, as `drafters/tree.py` does with a draft model
 

@@ -14,6 +14,8 @@ from card.engines.torch.decoder import rotate
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Keeps the rows' keys and values and attends: from the layer's number, queries
 [rows, heads, size], keys and values [rows, kv_heads, size] to [rows, heads * size]."""
+Biases = tuple[bool, bool]
+"""Whether attention's inputs and its output have biases."""
 Turn = tuple[Tensor, Tensor]
 """Cosines and sines [rows, 1, size] of the rows' positions."""
 
@@ -21,13 +23,13 @@ Turn = tuple[Tensor, Tensor]
 class Attention(nn.Module):
     """Grouped-query attention over `inputs` numbers a row, with the norms of Qwen 3's heads."""
 
-    def __init__(self, a: Architecture, inputs: int, *, bias: bool) -> None:
+    def __init__(self, a: Architecture, inputs: int, *, biases: Biases) -> None:
         super().__init__()
         self._shape = a.heads, a.kv_heads, a.head_size
-        self.q_proj = nn.Linear(inputs, a.heads * a.head_size, bias)
-        self.k_proj = nn.Linear(inputs, a.kv_heads * a.head_size, bias)
-        self.v_proj = nn.Linear(inputs, a.kv_heads * a.head_size, bias)
-        self.o_proj = nn.Linear(a.heads * a.head_size, a.hidden, bias)
+        self.q_proj = nn.Linear(inputs, a.heads * a.head_size, biases[0])
+        self.k_proj = nn.Linear(inputs, a.kv_heads * a.head_size, biases[0])
+        self.v_proj = nn.Linear(inputs, a.kv_heads * a.head_size, biases[0])
+        self.o_proj = nn.Linear(a.heads * a.head_size, a.hidden, biases[1])
         if a.query_key_norm:
             self.q_norm = nn.RMSNorm(a.head_size, a.norm_epsilon)
             self.k_norm = nn.RMSNorm(a.head_size, a.norm_epsilon)
@@ -68,12 +70,12 @@ def _gelu(states: Tensor) -> Tensor:
 class FirstLayer(nn.Module):
     """EAGLE-3's layer: attention reads a token's embedding beside a state, each normed."""
 
-    def __init__(self, a: Architecture, *, bias: bool, norm_before_residual: bool) -> None:
+    def __init__(self, a: Architecture, *, biases: Biases, norm_before_residual: bool) -> None:
         super().__init__()
         self._norm_before_residual = norm_before_residual
         self.input_layernorm = nn.RMSNorm(a.hidden, a.norm_epsilon)
         self.hidden_norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
-        self.self_attn = Attention(a, 2 * a.hidden, bias=bias)
+        self.self_attn = Attention(a, 2 * a.hidden, biases=biases)
         self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.norm_epsilon)
         self.mlp = Network(a)
 
@@ -89,11 +91,11 @@ class FirstLayer(nn.Module):
 class Layer(nn.Module):
     """An ordinary decoder layer."""
 
-    def __init__(self, a: Architecture, index: int, *, bias: bool) -> None:
+    def __init__(self, a: Architecture, index: int, *, biases: Biases) -> None:
         super().__init__()
         self._index = index
         self.input_layernorm = nn.RMSNorm(a.hidden, a.norm_epsilon)
-        self.self_attn = Attention(a, a.hidden, bias=bias)
+        self.self_attn = Attention(a, a.hidden, biases=biases)
         self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.norm_epsilon)
         self.mlp = Network(a)
 

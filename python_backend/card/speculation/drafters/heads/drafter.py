@@ -1,5 +1,6 @@
 """A head on the target's hidden states grows a tree, node by node (EAGLE-3, arXiv 2503.01840; its
-trees: EAGLE-2, arXiv 2406.16858) or by blocks (P-EAGLE, arXiv 2602.01469).
+trees: EAGLE-2, arXiv 2406.16858) or by blocks (P-EAGLE, arXiv 2602.01469; PARD-2,
+arXiv 2605.08632).
 
 Of a committed text the target's states are known up to the last token but one. Below, the head
 goes on with the states that it computes itself. When the target commits, the true states come: the

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
-from card.speculation.drafters.heads.blocks import Attend, FirstLayer, Layer, Turn
+from card.speculation.drafters.heads.blocks import Attend, Biases, FirstLayer, Layer, Turn
 from card.speculation.drafters.heads.formats import HeadConfig
 
 
@@ -23,8 +23,19 @@ class Eagle3(nn.Module):
     ids     tokens that it ranks
     """
 
+    repeats_features = False
+    """Whether a row without states takes the features of the row that it follows, and not what the
+    head computed for that row."""
+
     def __init__(
-        self, config: HeadConfig, a: Architecture, *, taps: int, tapped: int, ids: int, bias: bool
+        self,
+        config: HeadConfig,
+        a: Architecture,
+        *,
+        taps: int,
+        tapped: int,
+        ids: int,
+        biases: Biases,
     ) -> None:
         super().__init__()
         self.architecture = a
@@ -36,8 +47,8 @@ class Eagle3(nn.Module):
         if config.fc_norm:
             each = [nn.RMSNorm(tapped // taps, a.norm_epsilon) for _ in range(taps)]
             self.fc_norm = nn.ModuleList(each)
-        first = FirstLayer(a, bias=bias, norm_before_residual=config.norm_before_residual)
-        others = [Layer(a, index, bias=bias) for index in range(1, a.layers)]
+        first = FirstLayer(a, biases=biases, norm_before_residual=config.norm_before_residual)
+        others = [Layer(a, index, biases=biases) for index in range(1, a.layers)]
         self.layers = nn.ModuleList([first, *others])
         self.norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
         self.mask_id = config.mask_id

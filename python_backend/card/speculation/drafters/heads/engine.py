@@ -3,7 +3,8 @@
 A row is a token with the features of the token before: the target's states where they are known,
 else what the head computed for the row that it follows. A mask has features of its own. A row of
 the text that has neither is left out of the KV. So is all but the end of a long part of the text
-without states, because such rows are computed one after another.
+without states, because such rows are computed one after another. In PARD-2 a row without states
+repeats the features of the row that it follows, or has none, and no row is left out.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from card.engines.rotary import rotary_tables
 from card.engines.row_costs import COSTED_ROWS, RowCosts
 from card.engines.torch.logits import rank
 from card.speculation.drafters.heads.eagle3 import Eagle3
+from card.speculation.drafters.heads.pard2 import Pard2
 
 _WITHOUT_STATES = 16
 """Most rows of a text, at the end of a pass, that are computed without the target's states."""
@@ -40,13 +42,15 @@ class _Row:
     path    places in the KV of the pending rows that it attends to, its own last
     depth   0 for a row that follows the prefix
     hidden  [hidden] that the head computed; None: the row was left out
+    carried [hidden], the features of a following row without states
     sound   its features came from the target's states
     """
 
     path: list[int]
     depth: int
-    hidden: Tensor | None
     sound: bool
+    hidden: Tensor | None = None
+    carried: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -55,12 +59,12 @@ class _Prefix:
 
     length  its tokens
     used    places of its rows in the KV
-    hidden  what the head computed for its last row; None: that was left out
+    carried  as of its last row
     """
 
     length: int = 0
     used: int = 0
-    hidden: Tensor | None = None
+    carried: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -95,7 +99,7 @@ class HeadEngine:
 
     def __init__(
         self,
-        head: Eagle3,
+        head: Eagle3 | Pard2,
         embedding: Matrix,
         scale: float,
         ranked: NDArray[np.int64],
@@ -202,6 +206,7 @@ class HeadEngine:
         needed = count - rows.wanted
         least = min(needed, count - _WITHOUT_STATES) if rows.parents is None else 0
         parents = range(-1, count - 1) if rows.parents is None else rows.parents
+        repeats = self._head.repeats_features
         wave: list[int] = []
         features: list[Tensor] = []
         for index, (token, parent) in enumerate(zip(rows.tokens, parents, strict=True)):
@@ -210,15 +215,17 @@ class HeadEngine:
             known = this.features(this.prefix.length + depth - 1)
             if known is None and token == self._head.mask_id:
                 known = self._mask
-            row = _Row([] if above is None else above.path, depth, None, known is not None)
+            row = _Row([] if above is None else above.path, depth, known is not None)
             this.pending.append(row)
-            if known is None and parent - first in wave:
+            if known is None and not repeats and parent - first in wave:
                 self._compute(rows.session, first, embedded, wave, features)
                 wave, features = [], []
             if known is None:
-                known = this.prefix.hidden if above is None else above.hidden
-                if index < least or (known is None and index < needed):
+                known = this.prefix.carried if above is None else above.carried
+                if not repeats and (index < least or (known is None and index < needed)):
                     continue
+            if repeats:
+                row.carried = known
             row.path = [*row.path, first + index]
             wave.append(index)
             features.append(torch.zeros_like(embedded[0]) if known is None else known)
@@ -267,6 +274,8 @@ class HeadEngine:
         hidden = self._head(embedded[[*wave]], torch.stack([*features]), (turn[0], turn[1]), attend)
         for row, found in zip(rows, hidden, strict=True):
             row.hidden = found
+            if not self._head.repeats_features:
+                row.carried = found
 
     def _ranked(self, hidden: Sequence[Tensor | None], ranking: Ranking | None) -> RankedIds:
         """The likeliest ids behind rows."""
@@ -293,8 +302,9 @@ class HeadEngine:
             _Row(
                 [place[above] for above in pending[at].path if above in place],
                 pending[at].depth - len(confirmed),
-                pending[at].hidden,
                 pending[at].sound,
+                pending[at].hidden,
+                pending[at].carried,
             )
             for at in surviving
         ]
@@ -302,8 +312,8 @@ class HeadEngine:
     def _behind(self, prefix: _Prefix, rows: Sequence[_Row]) -> _Prefix:
         """The prefix with these rows behind it."""
         kept = [row for row in rows if row.hidden is not None]
-        hidden = rows[-1].hidden if rows else prefix.hidden
-        return _Prefix(prefix.length + len(rows), prefix.used + len(kept), hidden)
+        carried = rows[-1].carried if rows else prefix.carried
+        return _Prefix(prefix.length + len(rows), prefix.used + len(kept), carried)
 
     def _move(self, session: int, sources: Sequence[int]) -> None:
         """Move places of the KV to the end of the prefix."""

@@ -17,14 +17,11 @@ from card.engines.checkpoints import DenseMatrix, Matrix, open_checkpoint
 from card.engines.options import EngineOptions
 from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.engine import HeadEngine
-from card.speculation.drafters.heads.formats import head_of
+from card.speculation.drafters.heads.formats import PARD2, head_of
+from card.speculation.drafters.heads.pard2 import Pard2
 from model_files import model_files_of
 
 _FILE = "model.safetensors"
-_CONVERTED = (
-    'python -c "import torch, safetensors.torch as s; s.save_file('
-    "torch.load('pytorch_model.bin', weights_only=True), 'model.safetensors')\""
-)
 _IDLE = ("t2d", "d2t", "embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight")
 
 
@@ -39,22 +36,27 @@ def load_head(directory: Path, target: Path, options: EngineOptions) -> HeadEngi
         raise EngineError(f"{file} describes no head that reads a target's states")
     a = architecture_of(config.decoder, file)
     of_target = read_architecture(target)
-    tensors = _tensors(directory)
+    tensors = _tensors(directory, _FILE, "pytorch_model.bin")
+    if config.kind == PARD2:
+        tensors |= _tensors(directory, "warp_model.safetensors", "warp_model.bin")
     ranked = _ranked(tensors, a.vocabulary, directory)
     if a.vocabulary != of_target.vocabulary or (len(ranked) and ranked[-1] >= a.vocabulary):
         raise EngineError(
             f"{directory}: the head was made for a vocabulary of {a.vocabulary} ids; the target "
             f"{target} has {of_target.vocabulary}"
         )
-    taps = config.taps(of_target.layers)
-    head = Eagle3(
-        config,
-        a,
-        taps=len(taps),
-        tapped=len(taps) * of_target.hidden,
-        ids=len(ranked),
-        bias="layers.0.self_attn.q_proj.bias" in tensors,
+    taps = len(config.taps(of_target.layers))
+    tapped, ids = taps * of_target.hidden, len(ranked)
+    biases = (
+        "layers.0.self_attn.q_proj.bias" in tensors,
+        "layers.0.self_attn.o_proj.bias" in tensors,
     )
+    head: Eagle3 | Pard2
+    if config.kind == PARD2:
+        head = Pard2(config, a, tapped=tapped, ids=ids, biases=biases)
+        tensors.setdefault("lm_head.weight", tensors["embed_tokens.weight"])
+    else:
+        head = Eagle3(config, a, taps=taps, tapped=tapped, ids=ids, biases=biases)
     _fill(head, tensors, directory)
     embedding: Matrix
     if (own := tensors.get("embed_tokens.weight")) is not None:
@@ -69,19 +71,22 @@ def load_head(directory: Path, target: Path, options: EngineOptions) -> HeadEngi
     return HeadEngine(head.eval(), embedding, of_target.embedding_scale, ranked, options)
 
 
-def _tensors(directory: Path) -> dict[str, Tensor]:
-    """The tensors by `speculators`' names."""
-    file = directory / _FILE
-    if not file.exists() and (directory / "pytorch_model.bin").exists():
+def _tensors(directory: Path, name: str, pickle: str) -> dict[str, Tensor]:
+    """The tensors of a file by `speculators`' names. A file that is only there as a `pickle` is
+    refused."""
+    file = directory / name
+    if not file.exists() and (directory / pickle).exists():
         raise EngineError(
-            f"{directory} holds a pickle (pytorch_model.bin), which is not read; convert it there: "
-            f"{_CONVERTED}"
+            f"{directory} holds a pickle ({pickle}), which is not read; convert it there: "
+            'python -c "import torch, safetensors.torch as s; '
+            f"s.save_file(torch.load('{pickle}', weights_only=True), '{name}')\""
         )
     try:
         found = load_file(file)
     except (OSError, SafetensorError) as error:
         raise EngineError(f"{file} cannot be read: {error}") from error
-    return {name.replace("midlayer.", "layers.0.", 1): it for name, it in found.items()}
+    own = {each.removeprefix("model."): it for each, it in found.items()}
+    return {each.replace("midlayer.", "layers.0.", 1): it for each, it in own.items()}
 
 
 def _ranked(tensors: dict[str, Tensor], vocabulary: int, directory: Path) -> NDArray[np.int64]:
@@ -95,7 +100,7 @@ def _ranked(tensors: dict[str, Tensor], vocabulary: int, directory: Path) -> NDA
     return ids
 
 
-def _fill(head: Eagle3, tensors: dict[str, Tensor], directory: Path) -> None:
+def _fill(head: Eagle3 | Pard2, tensors: dict[str, Tensor], directory: Path) -> None:
     """Copy the tensors into the head. Raises `EngineError` for missing, other and unsound ones."""
     given = {name: it.float() for name, it in tensors.items() if name not in _IDLE}
     expected = head.state_dict()
