@@ -120,7 +120,7 @@ def _load_head(settings: Settings) -> Engine:
     )
     with phase("read", draft.path):
         head = load_head(draft.path, target.path, options)
-    with phase("measure passes", draft.path):
+    with phase("measure passes", draft.path), head.supposed_states():
         head.know_costs(measure_row_costs(head))
     per_token = 2 * len(settings.draft.taps) * read_architecture(target.path).hidden
     log.info(

@@ -144,6 +144,19 @@ def test_tokens_without_states_are_left_out_when_later_ones_have_some(target: Pa
     assert np.isfinite(found[0]).all()
 
 
+def test_passes_are_measured_as_if_states_had_come(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows without states would be computed one after another."""
+    engine = load_head(EAGLE3, target, OPTIONS)
+    calls = list[int]()
+    compute = engine._compute
+    monkeypatch.setattr(engine, "_compute", lambda *a: (calls.append(len(a[3])), compute(*a)))
+    with engine.supposed_states():
+        engine.forward([SequenceTokens(engine.open_session(), [1] * 8)])
+    assert calls == [8]
+
+
 def test_surviving_rows_keep_their_kv_when_others_are_dropped(target: Path) -> None:
     expected = load_file(EAGLE3 / "expected.safetensors")
     text, states = expected["text"].tolist(), states_of(expected)

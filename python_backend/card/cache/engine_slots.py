@@ -153,7 +153,8 @@ class TargetSlot(SlotView):
         record = self._record
         # The target that stopped the draft is gone; its order must not hold for this session.
         record["stopped_until"] = 0
-        begin_states(record, session_id, 0)
+        if "states" in record:
+            begin_states(record, session_id, 0)
         record["verifying"] = 0
         record["awaited"] = 0
         if record["commit_session_id"] != session_id:

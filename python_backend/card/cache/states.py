@@ -22,9 +22,7 @@ NO_STATES: States = np.zeros((0, 0), np.uint16)
 
 
 def begin_states(record: Record, session_id: int, first: int) -> None:
-    """Empty the ring; the next states are those of position `first`. A no-op without a ring."""
-    if "states" not in record:
-        return
+    """Empty the ring; the next states are those of position `first`. The slot has a ring."""
     turn = record["states_turn"] | 1  # also odd if a kill interrupted the last beginning
     record["states_turn"] = turn
     record["states_session_id"] = session_id

@@ -18,6 +18,7 @@ from card.decoding.from_settings import acceptance_rules, controller, ngram_memo
 from card.decoding.open_sessions import OpenSessions
 from card.decoding.prefill import Prefill
 from card.decoding.session import NO_QUERY, Query, TargetSession
+from card.decoding.states import publish_states
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
@@ -275,15 +276,15 @@ class TargetLoop:
     def _commit(self, turn: Turn, result: VerifyResult | None, rows: Logits) -> None:
         """Keep the KV rows of the committed path, and publish their states and its tokens."""
         session, query = turn.session, turn.query
-        confirmed: Sequence[int] | None = range(len(turn.rows.tokens))
+        confirmed: Sequence[int] = range(len(turn.rows.tokens))
         if query is not None:
-            confirmed = None if result is None else result.rows
-        if confirmed is not None:
-            first = self._engine.length(session.engine_session)
-            session.publish_states(first, confirmed, rows.states)
-            self._engine.commit_kv(session.engine_session, confirmed)
-        if query is not None and result is not None:
+            if result is None:
+                return
+            confirmed = result.rows
             session.slot.verify(0)
+        if rows.states is not None:
+            publish_states(self._engine, session, confirmed, rows.states)
+        self._engine.commit_kv(session.engine_session, confirmed)
         if result is not None:
             session.commit(result, query or NO_QUERY)
             if query is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +13,6 @@ from card.cache import (
     Candidates,
     Finish,
     SlotRequest,
-    States,
     Step,
     TargetSlot,
     Tree,
@@ -314,21 +313,6 @@ class TargetSession:
         )
         self.read_text(len(self.history))
         self.committed_s = time.monotonic()
-
-    def publish_states(self, first: int, confirmed: Sequence[int], states: States | None) -> None:
-        """Publish the hidden states of a pass's `confirmed` rows, which are the text's tokens from
-        position `first` on. Of a prompt only the last tokens are published, as many as the slot
-        holds.
-
-        states  [rows, numbers] of the pass; None: the engine taps none
-        """
-        places = self.slot.state_tokens
-        if states is None or not places or not self.drafts or self.is_remote:
-            return
-        behind = self.history.prompt_length - places - first
-        kept = confirmed[max(0, behind) :]
-        if kept:
-            self.slot.publish_states(first + len(confirmed) - len(kept), states[kept])
 
     def remember(self, engine: Engine) -> None:
         """Keep this session's KV for later texts with the same beginning."""

@@ -9,7 +9,8 @@ repeats the features of the row that it follows, or has none, and no row is left
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,11 +40,11 @@ _WITHOUT_STATES = 16
 class _Row:
     """A pending entry.
 
-    path    places in the KV of the pending rows that it attends to, its own last
-    depth   0 for a row that follows the prefix
-    hidden  [hidden] that the head computed; None: the row was left out
-    carried [hidden], the features of a following row without states
-    sound   its features came from the target's states
+    path     pending rows with KV that it attends to, its own last
+    depth    0 for a row that follows the prefix
+    sound    it need not be computed again when the target's states come
+    hidden   [hidden] that the head computed; None: the row was left out
+    carried  [hidden], the features of a following row without states
     """
 
     path: list[int]
@@ -57,8 +58,8 @@ class _Row:
 class _Prefix:
     """The confirmed text.
 
-    length  its tokens
-    used    places of its rows in the KV
+    length   its tokens
+    used     places of its rows in the KV
     carried  as of its last row
     """
 
@@ -120,6 +121,7 @@ class HeadEngine:
         lanes = options.sessions, a.layers, 2, self._places, a.kv_heads, a.head_size
         self._kv = torch.zeros(lanes)
         self._rotary = torch.from_numpy(rotary_tables(a.rope, a.head_size, self._places))
+        self._supposes = False
         self._open = Sessions(options.sessions)
         self._sessions = [_Session() for _ in range(options.sessions)]
 
@@ -182,6 +184,13 @@ class HeadEngine:
         done = min(max(0, this.sound.length - 1 - this.first), len(this.states))
         this.states, this.first = this.states[done:], this.first + done
 
+    @contextlib.contextmanager
+    def supposed_states(self) -> Iterator[None]:
+        """Compute all rows as if the target's states were known, to measure what passes cost."""
+        self._supposes = True
+        yield
+        self._supposes = False
+
     # --- passes -------------------------------------------------------------------------------
 
     def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
@@ -212,10 +221,15 @@ class HeadEngine:
         for index, (token, parent) in enumerate(zip(rows.tokens, parents, strict=True)):
             above = None if parent == FOLLOWS_PREFIX else this.pending[parent]
             depth = 0 if above is None else above.depth + 1
-            known = this.features(this.prefix.length + depth - 1)
+            position = this.prefix.length + depth
+            known = this.features(position - 1)
+            if known is None and self._supposes:
+                known = torch.zeros_like(embedded[0])
             if known is None and token == self._head.mask_id:
                 known = self._mask
-            row = _Row([] if above is None else above.path, depth, known is not None)
+            row = _Row(
+                [] if above is None else above.path, depth, known is not None or not position
+            )
             this.pending.append(row)
             if known is None and not repeats and parent - first in wave:
                 self._compute(rows.session, first, embedded, wave, features)
