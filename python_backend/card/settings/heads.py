@@ -36,7 +36,7 @@ def with_head(settings: Settings) -> Settings:
             f"speculation.drafter is {named}, but the draft {draft.path} is a head of the kind "
             f"{head.kind}; set speculation.drafter: auto"
         )
-    if settings.engine_of(settings.target) == "tensorrt_llm" or draft.device != "cpu":
+    if settings.guest is not None or draft.device != "cpu":
         raise ValueError(
             f"the draft {draft.path} reads the target's hidden states: it runs with draft.device: "
             "cpu, and a target of the engines openvino and torch"

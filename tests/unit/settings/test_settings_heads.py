@@ -15,8 +15,8 @@ from card.serving.geometry import pool_geometry
 from card.settings import Settings, SettingsError, load_settings
 
 
-def settings_of(draft: Path, **sections: Any) -> Settings:
-    draft_section = {"path": str(draft), **sections.pop("draft", {})}
+def settings_of(head: Path, **sections: Any) -> Settings:
+    draft_section = {"path": str(head), **sections.pop("draft", {})}
     return load_settings(target={"path": str(TARGET)}, draft=draft_section, **sections)
 
 
