@@ -79,7 +79,7 @@ def _unused() -> dict[str, System]:
     used |= {pacing.growth for pacing in PACINGS.values() if pacing.growth is not None}
     for system in SYSTEMS.values():
         used |= {system.decoding, system.acceptance, *map(str, system.speculation.values())}
-    ours = [name for name, drafter in DRAFTERS.items() if drafter.model != "tensorrt_llm"]
+    ours = [name for name, it in DRAFTERS.items() if it.model in ("engine", "engines")]
     found = {name: System(name) for name in PACINGS}
     found |= {name: System(acceptance=name) for name in RULES}
     for setting, keys in (("drafter", ours), ("growth", GROWTHS), ("proposals", WITHOUT_DRAFT)):
@@ -93,6 +93,13 @@ SYSTEMS |= _unused()
 def systems_for(settings: Settings) -> dict[str, System]:
     """The systems that this pair can run, as their papers have them: a draft makes one token a
     pass, but for `auto` and the systems of blocks. These need a draft with masks."""
+    if settings.has_head:  # it has its own way to draft
+        own = {"drafter": settings.drafter}
+        return {
+            name: replace(system, speculation={**own, **system.speculation})
+            for name, system in SYSTEMS.items()
+            if "drafter" not in system.speculation
+        }
     has_masks = bool(settings.draft.mask_ids)
     return {
         name: system if name == "auto" else _step_by_step(system)

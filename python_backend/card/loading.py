@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from card.cores import usable_cores
+from card.engines.architecture import read_architecture
 from card.engines.calibration import (
     ConfigurableEngine,
     make_row_invariant,
@@ -64,6 +65,8 @@ def load_engine(
     """
     model = settings.draft if role == "draft" else settings.target
     is_draft = role == "draft"
+    if is_draft and settings.has_head:
+        return _load_head(settings)
     shared = shared_vocabulary(settings.draft.path, settings.target.path) if is_draft else None
     kind = choose_engine(settings, model)
     options = EngineOptions(
@@ -79,6 +82,7 @@ def load_engine(
         device=model.device,
         graph_rows=graph_rows or (_DRAFT_GRAPHS if is_draft else _TARGET_GRAPHS),
         compressed=kind == "openvino",
+        taps=settings.draft.taps if settings.has_head and not is_draft else (),
     )
     memory = CalibrationCache.of_this_service(role, kind, model.path, options)
     threads_alone = options.threads_alone
@@ -100,6 +104,33 @@ def load_engine(
         return engine
     log.info("%s", shared.note)
     return SharedIds(engine, shared)
+
+
+def _load_head(settings: Settings) -> Engine:
+    """Load a draft that reads the target's hidden states. Raises `EngineError`."""
+    from card.speculation.drafters.heads.loading import load_head
+
+    draft, target = settings.draft, settings.target
+    options = EngineOptions(
+        context=settings.limits.context_tokens,
+        sessions=settings.cache.slots,
+        paths=0,
+        pending=settings.cache.nodes,
+        threads=draft.threads,
+    )
+    with phase("read", draft.path):
+        head = load_head(draft.path, target.path, options)
+    with phase("measure passes", draft.path), head.supposed_states():
+        head.know_costs(measure_row_costs(head))
+    per_token = 2 * len(settings.draft.taps) * read_architecture(target.path).hidden
+    log.info(
+        "%s reads the target's hidden states %s: %.1f kB a token, %.1f MB in the cache pool",
+        draft.path,
+        ", ".join(map(str, settings.draft.taps)),
+        per_token / 1e3,
+        per_token * settings.cache.state_tokens * settings.cache.slots / 1e6,
+    )
+    return head
 
 
 def load_small_draft(settings: Settings, *, quickly: bool = False) -> Engine | None:

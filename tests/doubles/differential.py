@@ -88,7 +88,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
 
 AXES: Mapping[str, Sequence[str]] = {
     "drafter": [
-        *(name for name, drafter in DRAFTERS.items() if drafter.model != "tensorrt_llm"),
+        *(name for name, drafter in DRAFTERS.items() if drafter.model in ("engine", "engines")),
         *WITHOUT_DRAFT,
     ],
     "growth": list(GROWTHS),

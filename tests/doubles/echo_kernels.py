@@ -21,9 +21,16 @@ class EchoKernels:
     def __init__(self, directory: Path) -> None:
         self.architecture = read_architecture(directory)
         self.dtype = torch.bfloat16
+        self.taps = ()
         self.device = torch.device("cpu")
 
-    def forward(self, inputs: PathBuffer, kv: PagedKeyValueCache, logits: Tensor | None) -> None:
+    def forward(
+        self,
+        inputs: PathBuffer,
+        kv: PagedKeyValueCache,
+        logits: Tensor | None,
+        tapped: Tensor | None,
+    ) -> None:
         if logits is None:
             return
         rows = inputs["logit_rows"]

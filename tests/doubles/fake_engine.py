@@ -76,7 +76,13 @@ class FakeModel:
 class FakeLogits:
     """Implements `card.engines.interface.Logits`."""
 
-    def __init__(self, values: NDArray[np.float32], ranking: Ranking | None = None) -> None:
+    def __init__(
+        self,
+        values: NDArray[np.float32],
+        ranking: Ranking | None = None,
+        states: NDArray[np.uint16] | None = None,
+    ) -> None:
+        self.states = states
         self._values = values
         self._ranking = ranking
 

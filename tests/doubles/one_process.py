@@ -120,8 +120,10 @@ class OneProcess:
         *,
         apart: bool = True,
         draft_pass_ms: float = 0.0,
+        states: tuple[int, int] = (0, 0),
     ) -> None:
-        """`apart` and `draft_pass_ms` are those of `DraftLoop`."""
+        """`apart` and `draft_pass_ms` are those of `DraftLoop`; `states` are the tokens and numbers
+        of hidden states in a slot."""
         self._draft_options: dict[str, Any] = {"apart": apart, "pass_ms": draft_pass_ms}
         self.target_engine = target
         self.draft_engine = draft
@@ -141,6 +143,8 @@ class OneProcess:
                 logit_bias=4,
                 likeliest=3,
                 guide=1024,
+                state_tokens=states[0],
+                state_numbers=states[1],
             ),
         )
         self.pool = Pool.create(*self._where)

@@ -16,6 +16,9 @@ Look = Callable[[], None]
 class _WatchedArray(np.ndarray[Any, Any]):
     look: Look
 
+    def __array_finalize__(self, source: Any) -> None:
+        self.look = getattr(source, "look", lambda: None)
+
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)  # type: ignore[no-untyped-call]
         self.look()
@@ -37,6 +40,9 @@ class WatchedRecord:
     def __setitem__(self, name: str, value: Any) -> None:
         self._record[name] = value
         self._look()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._record
 
     def words(self, name: str) -> memoryview[Any]:
         return self._record.words(name)

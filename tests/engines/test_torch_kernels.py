@@ -326,6 +326,23 @@ def test_an_engine_of_kernels_reads_as_the_eager_one_and_by_rows_and_branches_al
         assert last.tobytes() == found[11:].tobytes()
 
 
+def test_engine_of_kernels_returns_the_eager_ones_states_when_it_taps(
+    directory: Path, engine: CapturedEngine
+) -> None:
+    taps = (0, 1, -1)
+    eager = TorchEngine.load(directory, EngineOptions(200, 1, dtype="float32", taps=taps))
+    tapped = CapturedEngine.load(directory, replace(OPTIONS, taps=taps))
+    found = []
+    for each in (eager, tapped):
+        with opened(each) as session:
+            states = each.forward([SequenceTokens(session, TEXT, logits=0)])[0].states
+            assert states is not None
+            found.append((states.astype(np.uint32) << 16).view(np.float32))
+    assert np.abs(found[1] - found[0]).max() < 0.05 * np.abs(found[0]).max()
+    same = [read_alone(each, TEXT, [12]).tobytes() for each in (engine, tapped)]
+    assert same[0] == same[1]
+
+
 def test_a_tree_that_grows_keeps_what_survives(engine: CapturedEngine) -> None:
     engine = engine.reconfigured(replace(engine.options, paths=0))
     alone = read_alone(engine, TEXT, [12])

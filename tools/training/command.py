@@ -14,6 +14,7 @@ from training import corpus as corpus_files
 from training import stages
 from training.compute import Compute, compute_of, device_of
 from training.divergences import Divergence
+from training.heads.command import heads
 from training.parallel.command import parallel
 from training.recipe import Recipe, read_recipe
 from training.terminal import bar, console, print_figures, told
@@ -34,6 +35,7 @@ _OWN_PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl"
 
 
 app.command()(parallel)
+app.command()(heads)
 
 
 @app.command()

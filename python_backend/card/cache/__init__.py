@@ -7,6 +7,7 @@
 `request`       the request of a session: prompt, limits, sampling, speculation
 `slot`          the view with which every role reads a slot; `card` opens and closes it
 `engine_slots`  how the target commits, the draft publishes trees, and devices send chains
+`states`        the target's hidden states, for a draft that reads them
 `tree`          validated snapshots of a tree, and the query
 `reports`       the target's steps and the likeliest ids, for requests that ask for them
 """
@@ -33,6 +34,7 @@ from card.cache.pool import Pool, PoolError, SlotWatch
 from card.cache.reports import Step
 from card.cache.request import ANY, SlotRequest, choice_words, digest_of
 from card.cache.slot import CardSlot, SlotCounters
+from card.cache.states import NO_STATES, States
 from card.cache.tree import (
     LEAST_CHANCE,
     NO_CANDIDATES,

@@ -15,6 +15,7 @@ from card.cache.layout import DRAFT_COUNTERS, MAX_ROWS, TARGET_COUNTERS, Finish
 from card.cache.reports import Step, packed, write_step
 from card.cache.request import Record
 from card.cache.slot import SlotView, Stopwatch
+from card.cache.states import States, begin_states, write_states
 from card.cache.tree import chain_begins_at, write_chain
 from card.sampling import Likeliest
 
@@ -152,6 +153,8 @@ class TargetSlot(SlotView):
         record = self._record
         # The target that stopped the draft is gone; its order must not hold for this session.
         record["stopped_until"] = 0
+        if "states" in record:
+            begin_states(record, session_id, 0)
         record["verifying"] = 0
         record["awaited"] = 0
         if record["commit_session_id"] != session_id:
@@ -193,6 +196,16 @@ class TargetSlot(SlotView):
         record["committed"] = stop
         if not start or finish != Finish.RUNNING:
             self._bell.ring()
+
+    @property
+    def state_tokens(self) -> int:
+        """Tokens whose hidden states the slot holds; 0: the draft reads none."""
+        return len(self._record["states"]) if "states" in self._record else 0
+
+    def publish_states(self, first: int, states: States) -> None:
+        """Publish the hidden states of the tokens from position `first` of prompt and output on;
+        before they are committed."""
+        write_states(self._record, first, states)
 
     def score_prompt(
         self, place: int, log_probability: float, likeliest: Likeliest | None = None

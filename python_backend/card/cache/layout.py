@@ -18,7 +18,7 @@ import numpy as np
 
 CACHE_LINE = 64
 WORD_BYTES = 8
-MAGIC = 0x31_44_52_41_43_00_00_12  # "CARD1" and the layout's version
+MAGIC = 0x31_44_52_41_43_00_00_13  # "CARD1" and the layout's version
 ENGINES = ("draft", "target")
 BEATING = ("card", *ENGINES)
 """Processes that write heartbeats."""
@@ -69,6 +69,8 @@ DIGEST_WORDS = 4
 """Words of a SHA-256 digest, the only form in which the pool holds keys."""
 SALT_BYTES = 16
 """Bytes of a salt, which separates the KV and n-grams that requests share."""
+STATE_BYTES = 2
+"""Bytes of one number of a hidden state."""
 NO_SALT = bytes(SALT_BYTES)
 """The salt of requests that name none."""
 
@@ -113,6 +115,8 @@ class Geometry:
     guide       most bytes of a text's guide
     logit_bias  ids that a request may bias
     likeliest   likeliest ids that a request may ask for at each position
+    state_tokens   tokens whose hidden states a slot holds
+    state_numbers  numbers of one token's hidden states; 0: no draft reads any
     """
 
     slots: int
@@ -125,6 +129,8 @@ class Geometry:
     logit_bias: int = 0
     likeliest: int = 0
     guide: int = 0
+    state_tokens: int = 0
+    state_numbers: int = 0
 
     @property
     def places(self) -> int:
@@ -204,6 +210,11 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
     """One slot: request (card), commits (target), tree (draft), chain (remote)."""
     word, real = np.int64, np.float64
     nodes = (2, geometry.nodes)
+    state_words = -(-geometry.state_numbers * STATE_BYTES // WORD_BYTES)
+    states: list[list[Field]] = [
+        [(f"states_{name}", word) for name in ("turn", "session_id", "first", "claimed", "end")],
+        [("states", word, (geometry.state_tokens, state_words))],
+    ]
     return _lines(
         # card
         [("state", word), ("session_id", word)],
@@ -276,6 +287,7 @@ def slot_dtype(geometry: Geometry) -> np.dtype[np.void]:
             ("step_token", word, (STEPS_KEPT, MAX_ROWS)),
             ("step_parent", word, (STEPS_KEPT, MAX_ROWS)),
         ],
+        *(states if geometry.state_numbers else ()),
         # draft
         [
             ("flip", word),

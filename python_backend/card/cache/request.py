@@ -52,6 +52,9 @@ class Record:
     def __setitem__(self, name: str, value: float) -> None:
         self._words[name][0] = value
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
     def words(self, name: str) -> memoryview[Any]:
         """The flat memory of a field of any number of dimensions."""
         return self._fields[name]

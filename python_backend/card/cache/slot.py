@@ -15,6 +15,7 @@ from card.cache.header import Bell
 from card.cache.layout import Finish, SlotState
 from card.cache.reports import Step, read_steps, unpacked
 from card.cache.request import Record, SlotRequest, read_request, write_request
+from card.cache.states import States, read_states
 from card.cache.tree import Tree, read_chain
 
 _READ_ATTEMPTS = 3
@@ -103,6 +104,11 @@ class SlotView:
             if record["flip"] == flip:
                 return Tree.checked(root_length, token, parent, score, vocabulary)
         return None
+
+    def states(self, session_id: int, start: int) -> tuple[int, States]:
+        """The first position and the hidden states of the session's tokens from position `start` of
+        prompt and output on, as far as the target published them and the slot still holds them."""
+        return read_states(self._record, session_id, start)
 
 
 class Stopwatch:

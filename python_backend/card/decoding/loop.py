@@ -18,6 +18,7 @@ from card.decoding.from_settings import acceptance_rules, controller, ngram_memo
 from card.decoding.open_sessions import OpenSessions
 from card.decoding.prefill import Prefill
 from card.decoding.session import NO_QUERY, Query, TargetSession
+from card.decoding.states import publish_states
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
@@ -116,7 +117,7 @@ class TargetLoop:
         forwarded = time.perf_counter_ns()
         results = [self._verify(*pair) for pair in zip(turns, logits, strict=True)]
         for turn, result, rows in zip(turns, results, logits, strict=True):
-            self._commit(turn, result)
+            self._commit(turn, result, rows)
             self._learn(turn, result, rows)
         ended = time.perf_counter_ns()
         if any(session.waits for session in streaming):
@@ -272,14 +273,18 @@ class TargetLoop:
 
     # --- commit -------------------------------------------------------------------------------
 
-    def _commit(self, turn: Turn, result: VerifyResult | None) -> None:
-        """Keep the KV rows of the committed path, and publish its tokens."""
+    def _commit(self, turn: Turn, result: VerifyResult | None, rows: Logits) -> None:
+        """Keep the KV rows of the committed path, and publish their states and its tokens."""
         session, query = turn.session, turn.query
-        if query is None:
-            self._engine.commit_kv(session.engine_session, range(len(turn.rows.tokens)))
-        elif result is not None:
-            self._engine.commit_kv(session.engine_session, result.rows)
+        confirmed: Sequence[int] = range(len(turn.rows.tokens))
+        if query is not None:
+            if result is None:
+                return
+            confirmed = result.rows
             session.slot.verify(0)
+        if rows.states is not None:
+            publish_states(self._engine, session, confirmed, rows.states)
+        self._engine.commit_kv(session.engine_session, confirmed)
         if result is not None:
             session.commit(result, query or NO_QUERY)
             if query is None:

@@ -11,6 +11,7 @@ from card.engines.row_costs import pass_cost_ms
 from card.settings import Settings
 from card.speculation.drafters import DRAFTERS, DraftConfig, Drafter
 from card.speculation.drafters.growth import GROWTHS, GrowthConfig
+from card.speculation.drafters.parallel import ParallelDrafter
 from card.speculation.ngram import Followers
 from card.speculation.ngram_file import NgramFileError, read_table
 
@@ -58,7 +59,8 @@ def _frozen_ngrams(settings: Settings, vocabulary: int) -> Followers | None:
 def draft_config(settings: Settings) -> DraftConfig:
     """The drafters' configuration."""
     speculation, tensorrt = settings.speculation, settings.draft.tensorrt_llm
-    drafts_blocks = settings.drafter == "parallel" and speculation.block != "auto"
+    makes_blocks = issubclass(DRAFTERS.get(settings.drafter, object), ParallelDrafter)
+    drafts_blocks = makes_blocks and speculation.block != "auto"
     block = int(speculation.block) if drafts_blocks else 1
     return DraftConfig(
         width=speculation.width,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from card.cache import ANY, DraftSlot, Pool, SlotRequest, SlotWatch
 from card.constraints.compiler import GuideCompiler
@@ -53,7 +54,8 @@ class FollowedSession:
             constraint.advance(committed)
         tokens = [*request.prompt.tolist(), *committed]
         tree = GrowingTree(slot.capacity)
-        drafted = DraftedSession(slot.index, request, tokens, tree, constraint)
+        states = partial(slot.states, session_id)
+        drafted = DraftedSession(slot.index, request, tokens, tree, constraint, states=states)
         session = cls(slot, session_id, pacing, drafter, drafted, apart)
         drafter.open(drafted)
         session._publish_tree()

@@ -114,7 +114,11 @@ def read_architecture(path: Path) -> Architecture:
         hint = "" if path.exists() else "; a model is a Hugging Face directory or a GGUF file"
         raise EngineError(f"{error}{hint}") from error
     check_not_quantised(path, config)
-    file = files.config_file
+    return architecture_of(config, files.config_file)
+
+
+def architecture_of(config: dict[str, Any], file: Path) -> Architecture:
+    """The architecture of a configuration that stands in `file`. Raises `EngineError`."""
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         raise EngineError(

@@ -68,6 +68,11 @@ class SequenceTokens:
 class Logits(Protocol):
     """Logits of one session's rows in one pass."""
 
+    @property
+    def states(self) -> NDArray[np.uint16] | None:
+        """[rows, numbers] bfloat16 as its bits, the tapped hidden states of all rows
+        (`EngineOptions.taps`); None: the engine taps none."""
+
     def row(self, index: int) -> NDArray[np.float32]:
         """[vocabulary] float32 logits of one row."""
 

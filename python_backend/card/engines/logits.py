@@ -18,11 +18,22 @@ def wanted_rows(batch: Sequence[SequenceTokens]) -> Iterator[tuple[SequenceToken
         at += rows.wanted
 
 
+def own_rows(batch: Sequence[SequenceTokens]) -> Iterator[slice]:
+    """Of each session, the slice of its rows among all rows."""
+    at = 0
+    for rows in batch:
+        yield slice(at, at + len(rows.tokens))
+        at += len(rows.tokens)
+
+
 class ArrayLogits:
     """Logits of one session's rows, [rows, vocabulary] float32."""
 
-    def __init__(self, values: NDArray[np.float32]) -> None:
+    def __init__(
+        self, values: NDArray[np.float32], states: NDArray[np.uint16] | None = None
+    ) -> None:
         self._values = values
+        self.states = states
 
     def row(self, index: int) -> NDArray[np.float32]:
         row: NDArray[np.float32] = self._values[index]
@@ -36,6 +47,8 @@ class ArrayLogits:
 
 class RankedIds:
     """The likeliest ids of one session's rows, [rows, best], and their log-probabilities."""
+
+    states = None
 
     def __init__(self, ids: NDArray[np.int64], log_probabilities: NDArray[np.float32]) -> None:
         self._ids = ids

@@ -39,6 +39,9 @@ class EngineOptions:
     kept_tokens    most tokens of texts with kept KV
     smoothing      factors of compressed matrices from an earlier load (`SmoothedCheckpoint`);
                    empty: the load computes them
+    taps           hidden states that every pass of a target returns (`Logits.states`), as indices
+                   of `transformers`' ``hidden_states``: 0 is the embedding, i the output of layer
+                   i - 1, and the number of layers the final norm; negative ones count from there
     """
 
     context: int
@@ -55,6 +58,7 @@ class EngineOptions:
     compressed: bool = False
     kept_tokens: int = 0
     smoothing: bytes = b""
+    taps: tuple[int, ...] = ()
 
     @property
     def most_threads(self) -> int:

@@ -141,6 +141,17 @@ class SessionEngine:
         self._layout.commit_kv(session, confirmed, surviving)
 
 
+def taps_of(architecture: Architecture, options: EngineOptions) -> tuple[int, ...]:
+    """The options' taps without negative ones. Raises `EngineError` for a tap of no layer."""
+    last = architecture.layers
+    if wrong := [tap for tap in options.taps if not -last - 1 <= tap <= last]:
+        raise EngineError(
+            f"draft.taps names the hidden states {wrong}; the target of {last} layers has 0 to "
+            f"{last}, or -1 to {-last - 1} from the end"
+        )
+    return tuple(tap % (last + 1) for tap in options.taps)
+
+
 def check_context(directory: Path, architecture: Architecture, options: EngineOptions) -> None:
     """Raises `EngineError` if the options ask for more positions than the model has."""
     if options.context > architecture.context:

@@ -76,6 +76,7 @@ class _SharedLogits:
         self, logits: Logits, proposed: NDArray[np.bool_], other: int, vocabulary: int
     ) -> None:
         """`other` is an id that the draft may propose."""
+        self.states = None
         self._logits = logits
         self._proposed = proposed
         self._other = other

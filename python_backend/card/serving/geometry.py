@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from card.cache import Geometry
+from card.engines.architecture import read_architecture
 from card.settings import Settings
 
 SPELLINGS = 2
@@ -11,7 +12,8 @@ SPELLINGS = 2
 
 def pool_geometry(settings: Settings) -> Geometry:
     """Room for every request that the limits admit."""
-    limits = settings.limits
+    limits, taps = settings.limits, settings.draft.taps if settings.has_head else ()
+    hidden = read_architecture(settings.target.path).hidden if taps else 0
     return Geometry(
         slots=settings.cache.slots,
         nodes=settings.cache.nodes,
@@ -23,4 +25,6 @@ def pool_geometry(settings: Settings) -> Geometry:
         queue=limits.queued_requests,
         logit_bias=limits.logit_bias,
         likeliest=limits.top_log_probs,
+        state_tokens=settings.cache.state_tokens if taps else 0,
+        state_numbers=len(taps) * hidden,
     )

@@ -22,6 +22,12 @@ class CacheSettings(Section):
     kept_tokens: Annotated[int, Field(ge=0, le=1 << 24)] = Field(
         8192, description="Tokens of earlier texts whose KV both engines keep; 0: none."
     )
+    state_tokens: int = Field(
+        512,
+        ge=16,
+        le=65536,
+        description="Tokens whose hidden states a slot holds, for a draft that reads any.",
+    )
     isolated: bool = Field(False, description="Requests without a `cache_salt` share no kept text.")
     directory: Path = Field(
         Path("/dev/shm"), description="Shared-memory mount that holds the candidate cache."

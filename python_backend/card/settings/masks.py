@@ -24,6 +24,8 @@ def with_masks(settings: Settings) -> Settings:
     speculation, draft = settings.speculation, settings.draft
     if settings.drafter in WITHOUT_DRAFT or settings.engine_of(draft) == "tensorrt_llm":
         return settings
+    if settings.has_head:
+        return settings
     ids = draft.mask_ids or _named(settings)
     if not ids:
         if speculation.drafter == "parallel":

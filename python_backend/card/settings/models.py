@@ -159,6 +159,11 @@ class DraftSettings(ModelSettings):
         description="Ids of the masks of a draft that makes a block in one pass: one, or one for "
         "each place. Empty: those that its config.json names.",
     )
+    taps: tuple[Annotated[int, Field(ge=-1000, le=1000)], ...] = Field(
+        (),
+        description="Hidden states of the target that the draft reads, as indices of "
+        "`transformers`' `hidden_states`. Empty: those that its config.json names.",
+    )
     tensorrt_llm: DraftTensorRTSettings = DraftTensorRTSettings()
 
 

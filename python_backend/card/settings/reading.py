@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from card.settings.heads import with_head
 from card.settings.masks import with_masks
 from card.settings.models import REPOSITORY_ROOT
 from card.settings.paths import anchored, fitted
@@ -47,7 +48,8 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
         raise SettingsError(f"environment variable {name} sets no field{_nearest(name, known)}")
     try:
         said = Settings(**content)
-        return with_masks(fitted(anchored(said, file.parent if file else REPOSITORY_ROOT)))
+        here = anchored(said, file.parent if file else REPOSITORY_ROOT)
+        return with_masks(with_head(fitted(here)))
     except ValidationError as error:
         raise SettingsError(f"{source}: {_explained(error)}") from error
     except (ValueError, RecursionError) as error:

@@ -194,7 +194,7 @@ class Settings(BaseSettings):
     def _drafters(self) -> list[str]:
         """Drafters that run on the draft's engine or without one, the preferred one first."""
         on_tensorrt = self.engine_of(self.draft) == "tensorrt_llm"
-        fits = ("tensorrt_llm", "none") if on_tensorrt else ("engine", "engines", "none")
+        fits = ("tensorrt_llm", "none") if on_tensorrt else ("engine", "engines", "head", "none")
         fitting = [name for name, drafter in DRAFTERS.items() if drafter.model in fits]
         return [*fitting, *WITHOUT_DRAFT]
 
@@ -212,6 +212,11 @@ class Settings(BaseSettings):
     def has_small_draft(self) -> bool:
         """Whether the draft's process loads `draft_small` too."""
         return self.drafter in DRAFTERS and DRAFTERS[self.drafter].model == "engines"
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the draft reads the target's hidden states."""
+        return self.drafter in DRAFTERS and DRAFTERS[self.drafter].model == "head"
 
     @property
     def control(self) -> str:

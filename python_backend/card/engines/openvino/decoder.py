@@ -10,7 +10,8 @@ temperature        [n, 1] float32 and noise [n, ranked ids] float32: the graph r
                    logits / temperature + noise
 
 Outputs: ``logits`` [n, vocabulary] float32, unless only some ids are ranked; with `ranks` the
-`count` likeliest ``ids`` int32 and their ``log_probabilities`` float32, both [n, count].
+`count` likeliest ``ids`` int32 and their ``log_probabilities`` float32, both [n, count]; with taps
+the hidden ``states`` [rows, numbers] bfloat16 of all rows, side by side.
 
 A row's sums run over absolute positions in order, and its bits do not depend on the other rows of
 the pass.
@@ -53,6 +54,7 @@ class DecoderBuilder:
     positions  size of the rotary tables
     ranks      output the likeliest ids of every row too
     ranked     [ids] ascending, the only ids with computed logits; None: all ids
+    taps       as of `EngineOptions`, none negative
     """
 
     def __init__(
@@ -65,11 +67,12 @@ class DecoderBuilder:
         positions: int,
         ranks: bool,
         ranked: NDArray[np.int32] | None,
+        taps: Sequence[int] = (),
     ) -> None:
         self._a = architecture
         self._checkpoint = checkpoint
         self._weights = weights
-        self._ranks, self._ranked = ranks, ranked
+        self._ranks, self._ranked, self._taps = ranks, ranked, taps
         self._inputs: list[Node] = []
         self._attention = PagedAttention(architecture, pages, positions, self._input)
         rows = self._input("positions", [-1])
@@ -85,18 +88,28 @@ class DecoderBuilder:
         table = self._checkpoint.embedding()
         embedding = self._weights.constant(table)
         hidden = _times(ops.gather(embedding, tokens, integer(0)), self._a.embedding_scale)
+        states = [hidden]
         for index, layer in enumerate(ahead(self._checkpoint.layers())):
             hidden = self._layer(index, layer, hidden)
-        hidden = self._norm(
-            ops.gather(hidden, logit_rows, integer(0)), self._checkpoint.final_norm()
-        )
+            states.append(hidden)
+        norm = self._checkpoint.final_norm()
+        hidden = self._norm(ops.gather(hidden, logit_rows, integer(0)), norm)
         logits = self._logits(hidden, table)
         results = [
+            *([("states", self._tapped(states, norm))] if self._taps else []),
             *([("logits", logits)] if self._ranked is None else []),
             *(self._best(logits) if self._ranks else []),
         ]
         outputs = [output_named(name, node) for name, node in results]
         return ov.Model(outputs, self._inputs, "decoder")
+
+    def _tapped(self, states: Sequence[Node], norm: Norm | None) -> Node:
+        """[rows, numbers] bfloat16, the tapped ones of all states, side by side."""
+        last = len(states) - 1
+        tapped = [
+            self._norm(states[tap], norm) if tap == last else states[tap] for tap in self._taps
+        ]
+        return ops.convert(ops.concat(tapped, -1), "bf16")
 
     def _logits(self, hidden: Node, table: Matrix) -> Node:
         """[rows, ids], the logits of the ranked ids."""

@@ -211,7 +211,12 @@ class OpenVinoEngine(SessionEngine):
             SequenceTokens(rows.session, [token], [parent])
             for token, parent in zip(rows.tokens, rows.parents, strict=True)
         ]
-        return ArrayLogits(np.stack([self._forward([part], threads)[0].row(0) for part in parts]))
+        found = [self._forward([part], threads)[0] for part in parts]
+        states = [logits.states for logits in found if logits.states is not None]
+        return ArrayLogits(
+            np.stack([logits.row(0) for logits in found]),
+            np.concatenate(states) if states else None,
+        )
 
     def close_session(self, session: int) -> None:
         self._kv.release(session)
@@ -223,7 +228,13 @@ class OpenVinoEngine(SessionEngine):
         return [
             (
                 rows,
-                Runner(decoder, self._kv.pages_of_lane, ids, only_ranks=model.ranked is not None),
+                Runner(
+                    decoder,
+                    self._kv.pages_of_lane,
+                    ids,
+                    only_ranks=model.ranked is not None,
+                    taps=bool(self.options.taps),
+                ),
             )
             for rows, decoder in sorted(
                 model.decoders_for(self.options).items(),

@@ -39,7 +39,7 @@ from card.engines.openvino.weights import (
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.phases import phase
 from card.engines.processor import ONEDNN_LIMIT, computes_in_bfloat16, resolve_dtype
-from card.engines.sessions import check_context
+from card.engines.sessions import check_context, taps_of
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +134,7 @@ def load_model(
             positions=options.context + MAX_PASS_ROWS,
             ranks=options.grows_trees,
             ranked=ranked,
+            taps=taps_of(architecture, options),
         ).build()
     if isinstance(checkpoint, SmoothedCheckpoint):
         options = replace(options, smoothing=checkpoint.smoothing)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from card.engines.interface import Logits, Ranking, SequenceTokens
 from card.engines.layout import PagedPass
-from card.engines.logits import ArrayLogits, RankedIds, wanted_rows
+from card.engines.logits import ArrayLogits, RankedIds, own_rows, wanted_rows
 from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.decoder import most_ranked
 from card.engines.openvino.feed import write_pass
@@ -31,6 +31,7 @@ class Runner:
     pages_of_lane  most pages of a lane
     ids            number of ids that it ranks; None: it does not rank
     only_ranks     it returns no logits
+    taps           it returns hidden states
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Runner:
         ids: int | None,
         *,
         only_ranks: bool,
+        taps: bool = False,
     ) -> None:
         self._request = decoder.create_infer_request()
         self._infer = partial(self._request.infer, share_outputs=True)  # spares copies
@@ -48,7 +50,7 @@ class Runner:
         self._index_of = cache(decoder.index_of)
         self._pages_of_lane = pages_of_lane
         self._ids = ids
-        self._only_ranks = only_ranks
+        self._only_ranks, self._taps = only_ranks, taps
         self._inputs = Inputs(self._request)
 
     def run(
@@ -77,7 +79,11 @@ class Runner:
         if they ask for whole rows."""
         found: list[Logits] = []
         whole: NDArray[np.float32] | None = None
-        for rows, part in wanted_rows(batch):
+        states: NDArray[np.uint16] | None = None
+        if self._taps:
+            count = sum(len(rows.tokens) for rows in batch)
+            states = self._output("states")[:count].view(np.uint16).copy()
+        for own, (rows, part) in zip(own_rows(batch), wanted_rows(batch), strict=True):
             if self._only_ranks or (self._ids is not None and rows.ranking is not None):
                 wanted = (part, slice((rows.ranking or _NO_RANKING).count))
                 ids = self._output("ids")[wanted].astype(np.int64)
@@ -85,7 +91,7 @@ class Runner:
             else:
                 if whole is None:
                     whole = self._output("logits")[: sum(other.wanted for other in batch)].copy()
-                found.append(ArrayLogits(whole[part]))
+                found.append(ArrayLogits(whole[part], None if states is None else states[own]))
         return found
 
     def _output(self, name: str) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -104,9 +104,14 @@ class Decoder:
     """Weights and code; the KV cache is an argument."""
 
     def __init__(
-        self, architecture: Architecture, weights: Weights[Linear], positions: int
+        self,
+        architecture: Architecture,
+        weights: Weights[Linear],
+        positions: int,
+        taps: Sequence[int] = (),
     ) -> None:
         self.architecture = architecture
+        self._taps = taps
         self.dtype = weights.embedding.dtype
         self._weights = weights
         self._places = [architecture.at(layer) for layer in range(architecture.layers)]
@@ -118,9 +123,11 @@ class Decoder:
             if rope is not None
         }
 
-    def forward(self, this: PathPass, kv: KeyValueCache, row_multiple: int) -> Tensor:
-        """Logits [len(logit_rows) or more, vocabulary] in the engine's dtype; stores keys and
-        values.
+    def forward(
+        self, this: PathPass, kv: KeyValueCache, row_multiple: int
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits [len(logit_rows) or more, vocabulary] in the engine's dtype, and the tapped hidden
+        states [rows or more, numbers] bfloat16, if there are taps; stores keys and values.
 
         row_multiple  rows of every product are padded to a multiple of this
         """
@@ -133,16 +140,28 @@ class Decoder:
             TileTensors.of(tile, row_multiple, a.windows)
             for tile in path_tiles(this.sessions, most=MAX_PASS_ROWS)
         ]
+        states = [hidden]
         for index, layer in enumerate(weights.layers):
             mixed = self._attention(index, layer, hidden, turns, this, tiles, kv)
             hidden = self._added(layer.output, mixed, hidden, layer.attention_norm)
-            states = layer.gate_up(normed(hidden, layer.post_norm, a.norm_epsilon))
-            hidden = self._added(layer.down, self._gated(states), hidden, layer.down_norm)
+            gate_up = layer.gate_up(normed(hidden, layer.post_norm, a.norm_epsilon))
+            hidden = self._added(layer.down, self._gated(gate_up), hidden, layer.down_norm)
+            states.append(hidden)
+        tapped = self._tapped(states) if self._taps else None
         if not len(this.logit_rows):
-            return hidden.new_empty(0, a.vocabulary)
+            return hidden.new_empty(0, a.vocabulary), tapped
         hidden = hidden.index_select(0, _padded(this.logit_rows, row_multiple))
         logits = _times(weights.head(normed(hidden, weights.norm, a.norm_epsilon)), a.logit_scale)
-        return torch.tanh(logits / a.logit_cap) * a.logit_cap if a.logit_cap else logits
+        capped = torch.tanh(logits / a.logit_cap) * a.logit_cap if a.logit_cap else logits
+        return capped, tapped
+
+    def _tapped(self, states: Sequence[Tensor]) -> Tensor:
+        last, norm = self.architecture.layers, self._weights.norm
+        epsilon = self.architecture.norm_epsilon
+        tapped = [
+            normed(states[tap], norm, epsilon) if tap == last else states[tap] for tap in self._taps
+        ]
+        return torch.cat(tapped, dim=-1).to(torch.bfloat16)
 
     def _added(self, linear: Linear, states: Tensor, hidden: Tensor, norm: Tensor | None) -> Tensor:
         """The residual stream with the output of attention or of the network."""

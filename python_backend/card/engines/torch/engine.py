@@ -10,7 +10,7 @@ import torch
 from card.engines.architecture import read_architecture
 from card.engines.interface import EngineError, Logits, SequenceTokens
 from card.engines.layout import PathLayout
-from card.engines.logits import wanted_rows
+from card.engines.logits import own_rows, wanted_rows
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import packs_bfloat16, resolve_dtype
 from card.engines.sessions import (
@@ -19,6 +19,7 @@ from card.engines.sessions import (
     kept_lanes,
     lane_places,
     most_pending,
+    taps_of,
 )
 from card.engines.torch.decoder import Decoder, KeyValueCache
 from card.engines.torch.linear import Linear
@@ -50,7 +51,8 @@ class TorchEngine(SessionEngine):
         if options.threads:
             torch.set_num_threads(options.threads)
         weights = load_weights(directory, architecture, dtype, Linear, cls.device)
-        return cls(Decoder(architecture, weights, options.context + MAX_PASS_ROWS), options)
+        taps = taps_of(architecture, options)
+        return cls(Decoder(architecture, weights, options.context + MAX_PASS_ROWS, taps), options)
 
     def reconfigured(self, options: EngineOptions) -> TorchEngine:
         """The same weights with other buffers (used while calibrating)."""
@@ -62,8 +64,11 @@ class TorchEngine(SessionEngine):
             torch.set_num_threads(threads)
         with torch.inference_mode():
             this = self._paths.plan(batch)
-            output = self._decoder.forward(this, self._kv, self.options.row_multiple)
-        return [TensorLogits(output[at], rows.ranking) for rows, at in wanted_rows(batch)]
+            output, states = self._decoder.forward(this, self._kv, self.options.row_multiple)
+        return [
+            TensorLogits(output[at], rows.ranking, None if states is None else states[own])
+            for own, (rows, at) in zip(own_rows(batch), wanted_rows(batch), strict=True)
+        ]
 
 
 def _torch_dtype(wanted: Dtype) -> torch.dtype:

@@ -11,11 +11,21 @@ from card.engines.interface import Ranking
 
 
 class TensorLogits:
-    """Logits of one session's rows, [rows, vocabulary]."""
+    """Logits of one session's rows, [rows, vocabulary].
 
-    def __init__(self, values: Tensor, ranking: Ranking | None = None) -> None:
+    states  [rows, numbers] bfloat16 on the host
+    """
+
+    def __init__(
+        self, values: Tensor, ranking: Ranking | None = None, states: Tensor | None = None
+    ) -> None:
         self._values = values
         self._ranking = ranking
+        self._states = states
+
+    @property
+    def states(self) -> NDArray[np.uint16] | None:
+        return None if self._states is None else self._states.view(torch.int16).numpy().view("u2")
 
     def row(self, index: int) -> NDArray[np.float32]:
         return self._values[index].float().numpy()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from card.speculation.drafters.cascade import CascadeDrafter
+from card.speculation.drafters.heads.drafter import HeadDrafter, ParallelHeadDrafter
 from card.speculation.drafters.hierarchy import HierarchyDrafter
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Drafter
 from card.speculation.drafters.parallel import ParallelDrafter
@@ -19,5 +20,8 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "cascade": CascadeDrafter,
     "hierarchy": HierarchyDrafter,
     "parallel": ParallelDrafter,
+    "eagle3": HeadDrafter,
+    "peagle": ParallelHeadDrafter,
+    "pard2": ParallelHeadDrafter,
     "tensorrt": TensorRTDrafter,
 }

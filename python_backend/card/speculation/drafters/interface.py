@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
-from card.cache import SlotRequest
+from card.cache import SlotRequest, States
 from card.constraints.draft_constraint import DraftConstraint
 from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.ngram import Followers
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
-Model = Literal["engine", "engines", "tensorrt_llm", "none"]
-"""The model of a drafter: the draft's `Engine`, the engines of the draft and `draft_small`,
-TensorRT-LLM's `Runtime`, or no model."""
+Model = Literal["engine", "engines", "head", "tensorrt_llm", "none"]
+"""The model of a drafter: the draft's `Engine`, the engines of the draft and `draft_small`, a head
+on the target's hidden states, TensorRT-LLM's `Runtime`, or no model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class DraftedSession:
     tree        candidates below the last of `tokens`
     constraint  keeps candidates within the text's guide; None: there is no guide
     passes      passes that the drafter may make before the loop looks at the session again
+    states      returns the first position and the target's hidden states of the text's tokens from
+                a position on (`SlotView.states`); None: there are none
     """
 
     number: int
@@ -68,6 +70,7 @@ class DraftedSession:
     tree: GrowingTree
     constraint: DraftConstraint | None = None
     passes: int = 1
+    states: Callable[[int], tuple[int, States]] | None = None
 
     @property
     def tokens_left(self) -> int:

@@ -19,9 +19,9 @@ from card.engines.architecture import Architecture, read_architecture
 from card.engines.families import FAMILIES
 from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens
 from card.engines.layout import SHORT
-from card.engines.logits import RankedIds, wanted_rows
+from card.engines.logits import RankedIds, own_rows, wanted_rows
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
-from card.engines.sessions import SessionEngine, check_context
+from card.engines.sessions import SessionEngine, check_context, taps_of
 from card.engines.torch.captured.device import Devices, choose_device, choose_dtype
 from card.engines.torch.captured.memory import check_fits, need_of
 from card.engines.torch.captured.static import StaticPass
@@ -62,6 +62,7 @@ class CapturedEngine(SessionEngine):
         on_device = self.device.type == "cuda"
         self._pool = torch.cuda.graph_pool_handle() if on_device else None
         self._logits: dict[int, Tensor] = {}
+        self._tapped: dict[int, Tensor] = {}
         self._passes: OrderedDict[PathShape, StaticPass] = OrderedDict()
         self._ranking = DeviceRanking(self.device, self._pool)
 
@@ -102,7 +103,8 @@ class CapturedEngine(SessionEngine):
         )
         log.info("%s: read onto %s in %.1f s", directory, device, time.monotonic() - began_s)
         positions = options.context + MAX_PASS_ROWS
-        decoder = KernelDecoder(architecture, weights, dtype, device, positions)
+        taps = taps_of(architecture, options)
+        decoder = KernelDecoder(architecture, weights, dtype, device, positions, taps)
         engine = cls(decoder, options)
         engine._try_kernels()
         return engine
@@ -171,9 +173,9 @@ class CapturedEngine(SessionEngine):
         if not self._ranking.takes([rows, *steps]):
             return super().forward_chain(rows, rankings, entry)
         with torch.inference_mode(), self._current():
-            asked = [self._ranking.ask([rows], self._queue([rows]))]
+            asked = [self._ranking.ask([rows], self._queue([rows]).logits)]
             for step in steps:
-                logits = self._queue([step], token=asked[-1].likeliest)
+                logits = self._queue([step], token=asked[-1].likeliest).logits
                 asked.append(self._ranking.ask([step], logits))
             return [found for each in self._ranking.answers(asked) for found in each]
 
@@ -188,14 +190,14 @@ class CapturedEngine(SessionEngine):
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _forward(self, batch: Sequence[SequenceTokens]) -> list[Logits]:
-        logits = self._queue(batch)
-        if logits is not None and self._ranking.takes(batch):
-            (found,) = self._ranking.answers([self._ranking.ask(batch, logits)])
+        queued = self._queue(batch)
+        if queued.logits is not None and self._ranking.takes(batch):
+            (found,) = self._ranking.answers([self._ranking.ask(batch, queued.logits)])
             return list(found)
-        return self._read(batch, logits)
+        return self._read(batch, queued)
 
-    def _queue(self, batch: Sequence[SequenceTokens], token: Tensor | None = None) -> Tensor | None:
-        """Queue a pass; the logits that it will write [wanted or more, vocabulary].
+    def _queue(self, batch: Sequence[SequenceTokens], token: Tensor | None = None) -> StaticPass:
+        """Queue a pass, which will write its logits and hidden states.
 
         token  [1] int32 on the device, the token of its only row; None: it is in the batch
         """
@@ -203,7 +205,7 @@ class CapturedEngine(SessionEngine):
         self._fixed.kv.allocate()
         static = self._pass_of(self._fixed.shape_of(this))
         static.run(this, token)
-        return static.logits
+        return static
 
     def _pass_of(self, shape: PathShape) -> StaticPass:
         """Made when it is first needed."""
@@ -223,20 +225,33 @@ class CapturedEngine(SessionEngine):
                     shape.logits, self.vocabulary, dtype=torch.float32, device=self.device
                 )
             logits = self._logits[shape.logits]
-        return StaticPass(shape, self._fixed, self.device, logits, self._pool)
+        tapped = None
+        if taps := self._decoder.taps:
+            if shape.rows not in self._tapped:
+                self._tapped[shape.rows] = torch.empty(
+                    shape.rows,
+                    len(taps) * self.architecture.hidden,
+                    dtype=torch.bfloat16,
+                    device=self.device,
+                )
+            tapped = self._tapped[shape.rows]
+        return StaticPass(shape, self._fixed, self.device, logits, tapped, self._pool)
 
-    def _read(self, batch: Sequence[SequenceTokens], logits: Tensor | None) -> list[Logits]:
+    def _read(self, batch: Sequence[SequenceTokens], done: StaticPass) -> list[Logits]:
         """Copy to the host what was asked for, and wait for it once."""
         found: list[Logits] = []
-        for rows, at in wanted_rows(batch):
+        logits = done.logits
+        for own, (rows, at) in zip(own_rows(batch), wanted_rows(batch), strict=True):
+            states = None if done.tapped is None else _to_host(done.tapped[own])
             if logits is None or not rows.wanted:
-                found.append(TensorLogits(torch.empty(0, self.vocabulary)))
+                found.append(TensorLogits(torch.empty(0, self.vocabulary), states=states))
             elif rows.ranking is None:
-                found.append(TensorLogits(_to_host(logits[at])))
+                found.append(TensorLogits(_to_host(logits[at]), states=states))
             else:
                 ids, log_probabilities = rank(logits[at], rows.ranking)
                 found.append(RankedIds(_to_host(ids).numpy(), _to_host(log_probabilities).numpy()))
-        if logits is not None and self.device.type == "cuda":
+        is_read = logits is not None or done.tapped is not None
+        if is_read and self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
         return found
 

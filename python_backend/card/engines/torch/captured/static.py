@@ -20,6 +20,7 @@ class StaticPass:
     """What fills, copies and computes passes of a shape. Several may be queued at once.
 
     logits  [shape.logits, vocabulary] float32 of the last pass; None: none are computed
+    tapped  [shape.rows, numbers] bfloat16, its tapped hidden states; None: there are no taps
     """
 
     def __init__(
@@ -28,9 +29,10 @@ class StaticPass:
         passes: PathPasses,
         device: torch.device,
         logits: Tensor | None,
+        tapped: Tensor | None,
         pool: Any,
     ) -> None:
-        self.logits = logits
+        self.logits, self.tapped = logits, tapped
         self._shape = shape
         self._passes = passes
         self._on_device = device.type == "cuda"
@@ -39,7 +41,7 @@ class StaticPass:
         """Arrays on the host, oldest first, and when their copy is done."""
         self._host = None if self._on_device else self._made()
         # No reference to itself: what is dropped must free its memory at once.
-        self._replayed = Replayed(lambda: passes.forward(inputs, logits), device, pool)
+        self._replayed = Replayed(lambda: passes.forward(inputs, logits, tapped), device, pool)
 
     def run(self, this: PathPass, token: Tensor | None = None) -> None:
         """Queue the pass: copy its arrays to the device, compute.

@@ -5,6 +5,8 @@ A product leaves partial sums, and what comes next adds them up: there is no lau
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -34,16 +36,25 @@ class KernelDecoder:
         dtype: torch.dtype,
         device: torch.device,
         positions: int,
+        taps: Sequence[int] = (),
     ) -> None:
         self.architecture = architecture
+        self.taps = taps
         self.dtype = dtype
         self.device = device
         self._weights = weights
         tables = rotary_tables(architecture.rope, architecture.head_size, positions)[:, :, 0]
         self._rotary = torch.from_numpy(tables).to(device, dtype)
 
-    def forward(self, inputs: PathBuffer, kv: PagedKeyValueCache, logits: Tensor | None) -> None:
-        """Write keys, values and logits [shape.logits, vocabulary], if any are wanted."""
+    def forward(
+        self,
+        inputs: PathBuffer,
+        kv: PagedKeyValueCache,
+        logits: Tensor | None,
+        tapped: Tensor | None = None,
+    ) -> None:
+        """Write keys, values and logits [shape.logits, vocabulary], if any are wanted, and the
+        tapped hidden states [shape.rows, numbers] bfloat16, if there are taps."""
         a, weights = self.architecture, self._weights
         found = F.embedding(inputs["tokens"], weights.embedding)
         cosine, sine = self._rotary.index_select(1, inputs["positions"])
@@ -51,6 +62,7 @@ class KernelDecoder:
         nothing = torch.zeros(1, *found.shape, dtype=torch.float32, device=found.device)
         first = _needed(weights.layers[0].input_norm)
         hidden, normed = plus_then_norm(nothing, None, found, first, a.norm_epsilon)
+        states = [hidden]
         following = [_needed(layer.input_norm) for layer in weights.layers[1:]]
         following.append(weights.norm)
         for index, (layer, next_norm) in enumerate(zip(weights.layers, following, strict=True)):
@@ -78,8 +90,12 @@ class KernelDecoder:
                 inputs["paths"],
             )
             hidden, normed = self._added(layer.output, mixed, hidden, _needed(layer.post_norm))
-            states = gated(layer.gate_up.partial(normed), layer.gate_up.bias, hidden.dtype)
-            hidden, normed = self._added(layer.down, states, hidden, next_norm)
+            gate_up = gated(layer.gate_up.partial(normed), layer.gate_up.bias, hidden.dtype)
+            hidden, normed = self._added(layer.down, gate_up, hidden, next_norm)
+            states.append(hidden)
+        if tapped is not None:
+            states[-1] = normed  # by the final norm
+            torch.cat([states[tap].to(tapped.dtype) for tap in self.taps], dim=-1, out=tapped)
         if logits is not None:
             wanted = normed.index_select(0, inputs["logit_rows"])
             plain(weights.head.partial(wanted), weights.head.bias, logits)

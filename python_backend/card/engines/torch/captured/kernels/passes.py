@@ -50,9 +50,9 @@ class PathPasses:
         """Arrays of this shape, to be filled on the host or copied to a device."""
         return PathBuffer.empty(shape, device, pinned=pinned)
 
-    def forward(self, arrays: PathBuffer, logits: Tensor | None) -> None:
-        """Write keys, values and logits [shape.logits, vocabulary], if any are wanted."""
-        self._decoder.forward(arrays, self.kv, logits)
+    def forward(self, arrays: PathBuffer, logits: Tensor | None, tapped: Tensor | None) -> None:
+        """As of `KernelDecoder`."""
+        self._decoder.forward(arrays, self.kv, logits, tapped)
 
     def fill(self, arrays: PathBuffer, this: PathPass) -> None:
         """Write a pass and its padding into arrays on the host."""

@@ -1,0 +1,106 @@
+"""The layers that heads share. The names of modules are those of checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from card.engines.architecture import Architecture
+from card.engines.torch.decoder import rotate
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""Keeps the rows' keys and values and attends: from the layer's number, queries
+[rows, heads, size], keys and values [rows, kv_heads, size] to [rows, heads * size]."""
+Biases = tuple[bool, bool]
+"""Whether attention's inputs and its output have biases."""
+Turn = tuple[Tensor, Tensor]
+"""Cosines and sines [rows, 1, size] of the rows' positions."""
+
+
+class Attention(nn.Module):
+    """Grouped-query attention over `inputs` numbers a row, with the norms of Qwen 3's heads."""
+
+    def __init__(self, a: Architecture, inputs: int, *, biases: Biases) -> None:
+        super().__init__()
+        self._shape = a.heads, a.kv_heads, a.head_size
+        self.q_proj = nn.Linear(inputs, a.heads * a.head_size, biases[0])
+        self.k_proj = nn.Linear(inputs, a.kv_heads * a.head_size, biases[0])
+        self.v_proj = nn.Linear(inputs, a.kv_heads * a.head_size, biases[0])
+        self.o_proj = nn.Linear(a.heads * a.head_size, a.hidden, biases[1])
+        if a.query_key_norm:
+            self.q_norm = nn.RMSNorm(a.head_size, a.norm_epsilon)
+            self.k_norm = nn.RMSNorm(a.head_size, a.norm_epsilon)
+
+    def forward(self, index: int, states: Tensor, turn: Turn, attend: Attend) -> Tensor:
+        heads, kv_heads, size = self._shape
+        queries = self.q_proj(states).view(-1, heads, size)
+        keys = self.k_proj(states).view(-1, kv_heads, size)
+        if hasattr(self, "q_norm"):
+            queries, keys = self.q_norm(queries), self.k_norm(keys)
+        values = self.v_proj(states).view(-1, kv_heads, size)
+        mixed = attend(index, rotate(queries, *turn), rotate(keys, *turn), values)
+        output: Tensor = self.o_proj(mixed)
+        return output
+
+
+class Network(nn.Module):
+    """A gated network."""
+
+    def __init__(self, a: Architecture) -> None:
+        super().__init__()
+        self._activation = F.silu if a.activation == "silu" else _gelu
+        self.gate_proj = nn.Linear(a.hidden, a.intermediate, bias=False)
+        self.up_proj = nn.Linear(a.hidden, a.intermediate, bias=False)
+        self.down_proj = nn.Linear(a.intermediate, a.hidden, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        output: Tensor = self.down_proj(
+            self._activation(self.gate_proj(states)) * self.up_proj(states)
+        )
+        return output
+
+
+def _gelu(states: Tensor) -> Tensor:
+    return F.gelu(states, approximate="tanh")
+
+
+class FirstLayer(nn.Module):
+    """EAGLE-3's layer: attention reads a token's embedding beside a state, each normed."""
+
+    def __init__(self, a: Architecture, *, biases: Biases, norm_before_residual: bool) -> None:
+        super().__init__()
+        self._norm_before_residual = norm_before_residual
+        self.input_layernorm = nn.RMSNorm(a.hidden, a.norm_epsilon)
+        self.hidden_norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
+        self.self_attn = Attention(a, 2 * a.hidden, biases=biases)
+        self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.norm_epsilon)
+        self.mlp = Network(a)
+
+    def forward(self, embedded: Tensor, hidden: Tensor, turn: Turn, attend: Attend) -> Tensor:
+        normed = self.hidden_norm(hidden)
+        inputs = torch.cat([self.input_layernorm(embedded), normed], dim=-1)
+        residual = normed if self._norm_before_residual else hidden
+        hidden = residual + self.self_attn(0, inputs, turn, attend)
+        output: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
+        return output
+
+
+class Layer(nn.Module):
+    """An ordinary decoder layer."""
+
+    def __init__(self, a: Architecture, index: int, *, biases: Biases) -> None:
+        super().__init__()
+        self._index = index
+        self.input_layernorm = nn.RMSNorm(a.hidden, a.norm_epsilon)
+        self.self_attn = Attention(a, a.hidden, biases=biases)
+        self.post_attention_layernorm = nn.RMSNorm(a.hidden, a.norm_epsilon)
+        self.mlp = Network(a)
+
+    def forward(self, hidden: Tensor, turn: Turn, attend: Attend) -> Tensor:
+        normed = self.input_layernorm(hidden)
+        hidden = hidden + self.self_attn(self._index, normed, turn, attend)
+        output: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
+        return output

@@ -1,0 +1,336 @@
+"""Runs a head behind the interface of engines, with its own KV.
+
+A row is a token with the features of the token before: the target's states where they are known,
+else what the head computed for the row that it follows. A mask has features of its own. A row of
+the text that has neither is left out of the KV. So is all but the end of a long part of the text
+without states, because such rows are computed one after another. In PARD-2 a row without states
+repeats the features of the row that it follows, or has none, and no row is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from card.cache import States
+from card.engines import FOLLOWS_PREFIX, Logits, Ranking, SequenceTokens, Text
+from card.engines.chains import forward_one_by_one
+from card.engines.checkpoints import Matrix
+from card.engines.layout.interface import Sessions, check_pending
+from card.engines.logits import RankedIds
+from card.engines.options import MAX_PASS_ROWS, EngineOptions
+from card.engines.rotary import rotary_tables
+from card.engines.row_costs import COSTED_ROWS, RowCosts
+from card.engines.torch.logits import rank
+from card.speculation.drafters.heads.eagle3 import Eagle3
+from card.speculation.drafters.heads.pard2 import Pard2
+
+_WITHOUT_STATES = 16
+"""Most rows of a text, at the end of a pass, that are computed without the target's states."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """A pending entry.
+
+    path     pending rows with KV that it attends to, its own last
+    depth    0 for a row that follows the prefix
+    sound    it need not be computed again when the target's states come
+    hidden   [hidden] that the head computed; None: the row was left out
+    carried  [hidden], the features of a following row without states
+    """
+
+    path: list[int]
+    depth: int
+    sound: bool
+    hidden: Tensor | None = None
+    carried: Tensor | None = None
+
+
+@dataclass(slots=True)
+class _Prefix:
+    """The confirmed text.
+
+    length   its tokens
+    used     places of its rows in the KV
+    carried  as of its last row
+    """
+
+    length: int = 0
+    used: int = 0
+    carried: Tensor | None = None
+
+
+@dataclass(slots=True)
+class _Session:
+    """
+    sound    the beginning of the prefix whose rows need not be computed again
+    first    position of the first of `states`
+    states   [tokens, hidden] features made of the target's states
+    pending  rows behind the prefix
+    """
+
+    prefix: _Prefix = field(default_factory=_Prefix)
+    sound: _Prefix = field(default_factory=_Prefix)
+    first: int = 0
+    states: list[Tensor | None] = field(default_factory=list)
+    pending: list[_Row] = field(default_factory=list)
+
+    def features(self, position: int) -> Tensor | None:
+        """[hidden] made of the states of the token at this position, if they are known."""
+        at = position - self.first
+        return self.states[at] if 0 <= at < len(self.states) else None
+
+
+class HeadEngine:
+    """Implements `card.engines.interface.Engine` on a processor."""
+
+    row_invariant = False
+    alone_share = 1.0
+    runs_ahead = False
+    costed_rows = COSTED_ROWS
+    most_rows = MAX_PASS_ROWS
+
+    def __init__(
+        self,
+        head: Eagle3 | Pard2,
+        embedding: Matrix,
+        scale: float,
+        ranked: NDArray[np.int64],
+        options: EngineOptions,
+    ) -> None:
+        """
+        scale   factor of the embedding
+        ranked  [ids] ascending, the ids that the head ranks
+        """
+        a = head.architecture
+        self.architecture, self.options = a, options
+        self.ranked_ids = ranked
+        self.row_costs_ms: dict[int, float] = {}
+        self._head, self._embedding, self._scale = head, embedding, scale
+        with torch.inference_mode():
+            self._mask = head.mask_features()
+        self._places = options.context + max(options.pending, MAX_PASS_ROWS)
+        lanes = options.sessions, a.layers, 2, self._places, a.kv_heads, a.head_size
+        self._kv = torch.zeros(lanes)
+        self._rotary = torch.from_numpy(rotary_tables(a.rope, a.head_size, self._places))
+        self._supposes = False
+        self._open = Sessions(options.sessions)
+        self._sessions = [_Session() for _ in range(options.sessions)]
+
+    @property
+    def vocabulary(self) -> int:
+        return self.architecture.vocabulary
+
+    @property
+    def context(self) -> int:
+        return self.options.context
+
+    def know_costs(self, costs: RowCosts) -> None:
+        self.row_costs_ms = costs.pass_ms
+
+    def open_session(self, text: Text = (), salt: bytes = b"") -> int:
+        session = self._open.open()
+        self._sessions[session] = _Session()
+        return session
+
+    def close_session(self, session: int) -> None:
+        self._open.close(session)
+
+    def remember(self, session: int, text: Text, salt: bytes = b"") -> None:
+        """Nothing: the head's KV is small, and is computed again."""
+
+    def length(self, session: int) -> int:
+        return self._sessions[session].prefix.length
+
+    # --- the target's states ------------------------------------------------------------------
+
+    def hear(self, session: int, first: int, states: States) -> None:
+        """Take the target's states of the text's tokens from position `first` on. States that are
+        not finite are taken as missing."""
+        this = self._sessions[session]
+        if not len(states):
+            return
+        if first != this.first + len(this.states):
+            this.first, this.states = first, []
+        wide = states[:, : self._head.tapped].astype(np.uint32) << 16
+        values = torch.from_numpy(wide.view(np.float32))
+        with torch.inference_mode():
+            features = self._head.features(values)
+        this.states += [row if bool(row.isfinite().all()) else None for row in features]
+
+    def heard(self, session: int) -> int:
+        """The position behind the last token whose states were taken."""
+        this = self._sessions[session]
+        return this.first + len(this.states)
+
+    def refresh(self, session: int) -> None:
+        """Drop all pending rows, and those of the text that were computed without the target's
+        states if these states have come since, so that they are read again."""
+        this = self._sessions[session]
+        this.pending = []
+        position = this.sound.length - 1
+        if this.features(position) is not None:
+            this.prefix = this.sound
+        elif self.heard(session) > position:
+            this.sound = this.prefix
+        done = min(max(0, this.sound.length - 1 - this.first), len(this.states))
+        this.states, this.first = this.states[done:], this.first + done
+
+    @contextlib.contextmanager
+    def supposed_states(self) -> Iterator[None]:
+        """Compute all rows as if the target's states were known, to measure what passes cost."""
+        self._supposes = True
+        yield
+        self._supposes = False
+
+    # --- passes -------------------------------------------------------------------------------
+
+    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
+        threads = self.options.threads
+        if threads and threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        with torch.inference_mode():
+            return [self._forward(rows) for rows in batch]
+
+    def forward_chain(
+        self, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
+    ) -> list[Logits]:
+        return forward_one_by_one(self, rows, rankings, entry)
+
+    def _forward(self, rows: SequenceTokens) -> Logits:
+        this = self._sessions[rows.session]
+        count, first = len(rows.tokens), len(this.pending)
+        check_pending(rows.parents, first, count, self._places - self.options.context)
+        tokens = np.array(rows.tokens, np.int64)
+        embedded = torch.from_numpy(self._embedding.rows(tokens).dense()) * self._scale
+        # Of a text, only the last rows are worth a computation without states.
+        needed = count - rows.wanted
+        least = min(needed, count - _WITHOUT_STATES) if rows.parents is None else 0
+        parents = range(-1, count - 1) if rows.parents is None else rows.parents
+        repeats = self._head.repeats_features
+        wave: list[int] = []
+        features: list[Tensor] = []
+        for index, (token, parent) in enumerate(zip(rows.tokens, parents, strict=True)):
+            above = None if parent == FOLLOWS_PREFIX else this.pending[parent]
+            depth = 0 if above is None else above.depth + 1
+            position = this.prefix.length + depth
+            known = this.features(position - 1)
+            if known is None and self._supposes:
+                known = torch.zeros_like(embedded[0])
+            if known is None and token == self._head.mask_id:
+                known = self._mask
+            row = _Row(
+                [] if above is None else above.path, depth, known is not None or not position
+            )
+            this.pending.append(row)
+            if known is None and not repeats and parent - first in wave:
+                self._compute(rows.session, first, embedded, wave, features)
+                wave, features = [], []
+            if known is None:
+                known = this.prefix.carried if above is None else above.carried
+                if not repeats and (index < least or (known is None and index < needed)):
+                    continue
+            if repeats:
+                row.carried = known
+            row.path = [*row.path, first + index]
+            wave.append(index)
+            features.append(torch.zeros_like(embedded[0]) if known is None else known)
+        if wave:
+            self._compute(rows.session, first, embedded, wave, features)
+        return self._ranked([row.hidden for row in this.pending[first + needed :]], rows.ranking)
+
+    def _compute(
+        self,
+        session: int,
+        first: int,
+        embedded: Tensor,
+        wave: Sequence[int],
+        features: Sequence[Tensor],
+    ) -> None:
+        """Compute rows that do not take each other's features.
+
+        first     the pending entry of the pass's first row
+        embedded  [rows, hidden] of the pass
+        wave      rows of the pass
+        """
+        this = self._sessions[session]
+        rows = [this.pending[first + index] for index in wave]
+        used = this.prefix.used
+        total = used + first + wave[-1] + 1
+        mask = np.zeros((len(rows), total), np.bool_)
+        mask[:, :used] = True
+        for at, row in enumerate(rows):
+            mask[at, [used + place for place in row.path]] = True
+        sees = torch.from_numpy(mask)
+        places = torch.tensor([used + first + index for index in wave])
+        turn = self._rotary[:, [this.prefix.length + row.depth for row in rows]]
+
+        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            lane = self._kv[session, layer]
+            lane[0, places], lane[1, places] = keys, values
+            mixed = F.scaled_dot_product_attention(
+                queries.transpose(0, 1)[None],
+                lane[0, :total].transpose(0, 1)[None],
+                lane[1, :total].transpose(0, 1)[None],
+                attn_mask=sees,
+                enable_gqa=True,
+            )
+            return mixed[0].transpose(0, 1).flatten(1)
+
+        hidden = self._head(embedded[[*wave]], torch.stack([*features]), (turn[0], turn[1]), attend)
+        for row, found in zip(rows, hidden, strict=True):
+            row.hidden = found
+            if not self._head.repeats_features:
+                row.carried = found
+
+    def _ranked(self, hidden: Sequence[Tensor | None], ranking: Ranking | None) -> RankedIds:
+        """The likeliest ids behind rows."""
+        if not hidden:
+            return RankedIds(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32))
+        logits = self._head.logits(torch.stack([row for row in hidden if row is not None]))
+        ids, log_probabilities = rank(logits, ranking or Ranking(1))
+        return RankedIds(self.ranked_ids[ids.numpy()], log_probabilities.numpy())
+
+    def commit_kv(
+        self, session: int, confirmed: Sequence[int], surviving: Sequence[int] = ()
+    ) -> None:
+        this = self._sessions[session]
+        before, pending = this.prefix, this.pending
+        added = [at for at in confirmed if pending[at].hidden is not None]
+        self._move(session, [before.used + at for at in (*added, *surviving)])
+        this.prefix = self._behind(before, [pending[at] for at in confirmed])
+        if this.sound.length == before.length:
+            sound = [row.sound or row.hidden is None for row in (pending[at] for at in confirmed)]
+            kept = sound.index(False) if False in sound else len(sound)
+            this.sound = self._behind(before, [pending[at] for at in confirmed[:kept]])
+        place = {at: number for number, at in enumerate(surviving)}
+        this.pending = [
+            _Row(
+                [place[above] for above in pending[at].path if above in place],
+                pending[at].depth - len(confirmed),
+                pending[at].sound,
+                pending[at].hidden,
+                pending[at].carried,
+            )
+            for at in surviving
+        ]
+
+    def _behind(self, prefix: _Prefix, rows: Sequence[_Row]) -> _Prefix:
+        """The prefix with these rows behind it."""
+        kept = [row for row in rows if row.hidden is not None]
+        carried = rows[-1].carried if rows else prefix.carried
+        return _Prefix(prefix.length + len(rows), prefix.used + len(kept), carried)
+
+    def _move(self, session: int, sources: Sequence[int]) -> None:
+        """Move places of the KV to the end of the prefix."""
+        used = self._sessions[session].prefix.used
+        if [*sources] != [*range(used, used + len(sources))]:
+            self._kv[session, :, :, used : used + len(sources)] = self._kv[session][:, :, sources]

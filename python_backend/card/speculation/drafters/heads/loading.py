@@ -1,0 +1,118 @@
+"""Reads a head's tensors. What a checkpoint leaves out, its embedding, is the target's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from card.engines import EngineError
+from card.engines.architecture import architecture_of, read_architecture
+from card.engines.checkpoints import DenseMatrix, Matrix, open_checkpoint
+from card.engines.options import EngineOptions
+from card.speculation.drafters.heads.eagle3 import Eagle3
+from card.speculation.drafters.heads.engine import HeadEngine
+from card.speculation.drafters.heads.formats import PARD2, head_of
+from card.speculation.drafters.heads.pard2 import Pard2
+from model_files import model_files_of
+
+_FILE = "model.safetensors"
+_IDLE = ("t2d", "d2t", "embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight")
+
+
+def load_head(directory: Path, target: Path, options: EngineOptions) -> HeadEngine:
+    """Load a head for this target. Raises `EngineError` naming what does not fit."""
+    file = model_files_of(directory).config_file
+    try:
+        config = head_of(model_files_of(directory).config())
+    except ValueError as error:
+        raise EngineError(f"{file}: {error}") from error
+    if config is None:
+        raise EngineError(f"{file} describes no head that reads a target's states")
+    a = architecture_of(config.decoder, file)
+    of_target = read_architecture(target)
+    tensors = _tensors(directory, _FILE, "pytorch_model.bin")
+    if config.kind == PARD2:
+        tensors |= _tensors(directory, "warp_model.safetensors", "warp_model.bin")
+    ranked = _ranked(tensors, a.vocabulary, directory)
+    if a.vocabulary != of_target.vocabulary or (len(ranked) and ranked[-1] >= a.vocabulary):
+        raise EngineError(
+            f"{directory}: the head was made for a vocabulary of {a.vocabulary} ids; the target "
+            f"{target} has {of_target.vocabulary}"
+        )
+    taps = len(config.taps(of_target.layers))
+    tapped, ids = taps * of_target.hidden, len(ranked)
+    biases = (
+        "layers.0.self_attn.q_proj.bias" in tensors,
+        "layers.0.self_attn.o_proj.bias" in tensors,
+    )
+    head: Eagle3 | Pard2
+    if config.kind == PARD2:
+        head = Pard2(config, a, tapped=tapped, ids=ids, biases=biases)
+        tensors.setdefault("lm_head.weight", tensors["embed_tokens.weight"])
+    else:
+        head = Eagle3(config, a, taps=taps, tapped=tapped, ids=ids, biases=biases)
+    _fill(head, tensors, directory)
+    embedding: Matrix
+    if (own := tensors.get("embed_tokens.weight")) is not None:
+        embedding = DenseMatrix(own.float().numpy())
+    else:
+        embedding = open_checkpoint(target, of_target).embedding()
+    if embedding.shape[1] != a.hidden:
+        raise EngineError(
+            f"{directory}: the head's states have {a.hidden} numbers, the embedding of the target "
+            f"{target} has {embedding.shape[1]}, and the head brings none of its own"
+        )
+    return HeadEngine(head.eval(), embedding, of_target.embedding_scale, ranked, options)
+
+
+def _tensors(directory: Path, name: str, pickle: str) -> dict[str, Tensor]:
+    """The tensors of a file by `speculators`' names. A file that is only there as a `pickle` is
+    refused."""
+    file = directory / name
+    if not file.exists() and (directory / pickle).exists():
+        raise EngineError(
+            f"{directory} holds a pickle ({pickle}), which is not read; convert it there: "
+            'python -c "import torch, safetensors.torch as s; '
+            f"s.save_file(torch.load('{pickle}', weights_only=True), '{name}')\""
+        )
+    try:
+        found = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise EngineError(f"{file} cannot be read: {error}") from error
+    own = {each.removeprefix("model."): it for each, it in found.items()}
+    return {each.replace("midlayer.", "layers.0.", 1): it for each, it in own.items()}
+
+
+def _ranked(tensors: dict[str, Tensor], vocabulary: int, directory: Path) -> NDArray[np.int64]:
+    """[ids] ascending, the target's ids that the head ranks: id i stands for i + d2t[i]."""
+    offsets = tensors.get("d2t")
+    if offsets is None:
+        return np.arange(vocabulary)
+    ids: NDArray[np.int64] = np.arange(len(offsets)) + offsets.numpy().astype(np.int64)
+    if not (len(ids) and ids[0] >= 0 and (np.diff(ids) > 0).all()):
+        raise EngineError(f"{directory / _FILE}: d2t names ids that do not ascend")
+    return ids
+
+
+def _fill(head: Eagle3 | Pard2, tensors: dict[str, Tensor], directory: Path) -> None:
+    """Copy the tensors into the head. Raises `EngineError` for missing, other and unsound ones."""
+    given = {name: it.float() for name, it in tensors.items() if name not in _IDLE}
+    expected = head.state_dict()
+    problems = [f"{name} is missing" for name in expected.keys() - given.keys()]
+    problems += [f"{name} is unknown" for name in given.keys() - expected.keys()]
+    problems += [
+        f"{name} has the shape {[*given[name].shape]}; expected {[*it.shape]}"
+        for name, it in expected.items()
+        if name in given and given[name].shape != it.shape
+    ]
+    problems += [f"{name} is not finite" for name, it in given.items() if not it.isfinite().all()]
+    if problems:
+        raise EngineError(f"{directory / _FILE}: {'; '.join(sorted(problems)[:4])}")
+    with torch.no_grad():
+        head.load_state_dict(given)

@@ -1,0 +1,102 @@
+"""A head in the format of `speculators`: made new, read again, written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
+
+from card.engines.architecture import Architecture, architecture_of
+from card.speculation.drafters.heads.eagle3 import Eagle3
+from card.speculation.drafters.heads.formats import EAGLE3, head_of
+from training.errors import TrainingError
+from training.heads.states import TappedTarget
+
+_WEIGHTS = "model.safetensors"
+
+
+def config_of(a: Architecture, taps: tuple[int, ...], ids: int, steps: int) -> dict[str, Any]:
+    """The configuration of an EAGLE-3 head with a layer of the target's shape."""
+    if a.rope.kind not in ("default", "linear", "llama3"):
+        raise TrainingError(f"a head with a rotary embedding of the kind {a.rope.kind} is not made")
+    return {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": EAGLE3,
+        "speculators_version": "0.9.0",
+        "draft_vocab_size": ids,
+        "eagle_aux_hidden_state_layer_ids": list(taps),
+        "norm_before_residual": True,
+        "tie_word_embeddings": False,
+        "transformer_layer_config": {
+            "model_type": "llama",
+            "vocab_size": a.vocabulary,
+            "hidden_size": a.hidden,
+            "intermediate_size": a.intermediate,
+            "num_hidden_layers": 1,
+            "num_attention_heads": a.heads,
+            "num_key_value_heads": a.kv_heads,
+            "head_dim": a.head_size,
+            "hidden_act": "silu",
+            "rms_norm_eps": a.norm_epsilon,
+            "max_position_embeddings": a.context,
+            "rope_parameters": {"rope_type": "default", "rope_theta": a.rope.theta},
+        },
+        "speculators_config": {
+            "algorithm": EAGLE3,
+            "default_proposal_method": "greedy",
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": steps,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
+            "verifier": {"name_or_path": None, "architectures": ["LlamaForCausalLM"]},
+        },
+    }
+
+
+def make_head(
+    config: dict[str, Any], target: TappedTarget, ranked: NDArray[np.int64], folder: Path
+) -> Eagle3:
+    """The head in `folder`, or a new one that ranks by the target's own rows at first."""
+    said = head_of(config)
+    assert said is not None
+    a = architecture_of(said.decoder, folder / "config.json")
+    taps = len(said.taps(target.architecture.layers))
+    torch.manual_seed(0)
+    head = Eagle3(
+        said, a, taps=taps, tapped=taps * a.hidden, ids=len(ranked), biases=(False, False)
+    )
+    with torch.no_grad():
+        head.lm_head.weight.copy_(target.head[torch.from_numpy(ranked)])
+        head.norm.weight.copy_(target.norm)
+    if (folder / _WEIGHTS).is_file():
+        weights = {name: it.float() for name, it in load_file(folder / _WEIGHTS).items()}
+        offsets = weights.pop("d2t")
+        weights.pop("t2d")
+        if not np.array_equal(np.arange(len(offsets)) + offsets.long().numpy(), ranked):
+            raise TrainingError(f"{folder} holds a head of other ids: choose another --output")
+        head.load_state_dict(weights)
+    return head
+
+
+def write_head(
+    head: Eagle3, config: dict[str, Any], ranked: NDArray[np.int64], folder: Path
+) -> None:
+    """Write it; a run that is cut off meanwhile leaves the former one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
+    weights = {name: it.detach().bfloat16() for name, it in head.state_dict().items()}
+    ids = torch.from_numpy(ranked)
+    chosen = torch.zeros(head.architecture.vocabulary, dtype=torch.bool)
+    chosen[ids] = True
+    part = folder / f"{_WEIGHTS}.part"
+    save_file(weights | {"d2t": ids - torch.arange(len(ids)), "t2d": chosen}, part)
+    part.replace(folder / _WEIGHTS)
