@@ -25,8 +25,8 @@ def unpack(folder: Path, target: Path, requirement: Path) -> None:
     wheels that the requirement names, and what `zipfile` and the system raise."""
     named = set(_HASH.findall(requirement.read_text(encoding="utf-8")))
     wheels = {_hash_of(wheel): wheel for wheel in sorted(folder.iterdir())}
-    for found, wheel in wheels.items():
-        if found not in named:
+    for digest, wheel in wheels.items():
+        if digest not in named:
             raise ValueError(
                 f"{wheel.name} is not a wheel that {requirement.name} names by its hash"
             )

@@ -106,7 +106,7 @@ def _loops(settings: Settings, tokenizer: object) -> Iterator[Loops]:
         drafts = "draft" in settings.roles
         try:
             with draft_process(settings, pool.new_key()) if drafts else nullcontext():
-                yield Loops(pool, tokenizer, lambda threads, spreads: target)  # type: ignore[arg-type]
+                yield Loops(pool, tokenizer, lambda threads, spreads: target)  # type: ignore[arg-type, return-value]
         finally:
             target.process.close()
 

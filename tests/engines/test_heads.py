@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +152,12 @@ def test_passes_are_measured_as_if_states_had_come(
     engine = load_head(EAGLE3, target, OPTIONS)
     calls = list[int]()
     compute = engine._compute
-    monkeypatch.setattr(engine, "_compute", lambda *a: (calls.append(len(a[3])), compute(*a)))
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(len(arguments[3]))
+        return compute(*arguments)
+
+    monkeypatch.setattr(engine, "_compute", counted)
     with engine.supposed_states():
         engine.forward([SequenceTokens(engine.open_session(), [1] * 8)])
     assert calls == [8]

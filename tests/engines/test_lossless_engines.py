@@ -37,10 +37,10 @@ PROMPTS = [
 TOKENS = 32
 FIRST = {axis: values[0] for axis, values in AXES.items()}
 WAYS: list[Way] = [
-    *({"engine": "openvino"} | way for way in every_pair(AXES)),
+    *({"engine": "openvino", **way} for way in every_pair(AXES)),
     # An eager decoder is slow; these are the axes that change the rows of its passes.
     *(
-        {"engine": "torch", **FIRST, "pacing": "card"} | way
+        {"engine": "torch", **FIRST, "pacing": "card", **way}
         for way in every_pair({axis: AXES[axis] for axis in ("query", "size")})
     ),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,7 +60,7 @@ def test_block_is_that_of_amds_recipe(known: int, family: str, tmp_path: Path) -
     ordered = np.take_along_axis(found, ids.argsort(axis=1), axis=1)
 
     projection = engine._head.state_dict()["target_proj.weight"]
-    features = torch.zeros(len(tokens), model.config.hidden_size)  # type: ignore[union-attr]
+    features = torch.zeros(len(tokens), model.config.hidden_size)  # type: ignore[union-attr, arg-type]
     for row in range(1, len(tokens)):
         at = min(row - 1, known - 1)
         if at >= 0:
@@ -73,7 +74,7 @@ def test_block_is_that_of_amds_recipe(known: int, family: str, tmp_path: Path) -
 
 def test_settings_take_masks_blocks_and_taps_from_the_draft(tmp_path: Path) -> None:
     target, draft, _ = saved(tmp_path)
-    sections = {"target": {"path": str(target)}, "limits": {"context_tokens": 512}}
+    sections: dict[str, Any] = {"target": {"path": str(target)}, "limits": {"context_tokens": 512}}
     settings = load_settings(draft={"path": str(draft)}, **sections)
     assert (settings.drafter, settings.draft.taps) == ("pard2", (-1, -2))
     assert (settings.draft.mask_ids, settings.speculation.block) == ((MASK,), 15)

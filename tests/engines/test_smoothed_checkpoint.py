@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -50,6 +50,7 @@ class Q41:
 
     values = 1
     matrices_are = "Q4_1"
+    kinds: Mapping[str, str] = {}
     is_grouped = True
 
     def __init__(self, a: Architecture, *, whole: bool = False, biases: bool = True) -> None:

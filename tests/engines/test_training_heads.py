@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from small_heads import HEADS, OPTIONS, save_target
 
 from card.settings import load_settings
+from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.loading import load_head
 from training.errors import TrainingError
 from training.heads.command import begin
@@ -34,6 +35,7 @@ def test_passes_of_a_step_are_those_of_speculators(kind: str, tmp_path: Path) ->
     engine = load_head(HEADS / kind, save_target(tmp_path), OPTIONS)
     embedding = load_file(HEADS / kind / "model.safetensors")["embed_tokens.weight"]
     text, states = expected["text"], expected["states"].float()
+    assert isinstance(engine._head, Eagle3)
     with torch.inference_mode():
         passes = unrolled(engine._head, embedding, text, states, 3)
         for step, (logits, wanted) in enumerate(passes):

@@ -83,6 +83,7 @@ class RunningTarget:
         self.slots = [self.pool.card_slot(index) for index in range(settings.cache.slots)]
         self.target: VllmTarget
         self._watch: Watch
+        self._what, self._limit_s = "", 0.0
         self.start()
 
     def start(self) -> None:
@@ -143,7 +144,7 @@ class RunningTarget:
 
     def look(self, what: str) -> None:
         """Let vLLM's process work on. Raises `EngineError` if it ended."""
-        if not hasattr(self, "_limit_s") or self._what != what:
+        if self._what != what:
             self._limit_s, self._what = time.monotonic() + LIMIT_S, what
         assert time.monotonic() < self._limit_s, f"not within {LIMIT_S:g} s: {what}"
         rings = self.pool.commit_bell.rings

@@ -47,7 +47,16 @@ _SETTLING_MS = 25.0
 pass does not fill a cache that held the weights of other decoders or threads."""
 
 
-class ConfigurableEngine(ReadEngine, Protocol):
+class CostedEngine(ReadEngine, Protocol):
+    """An engine that names the passes to be measured."""
+
+    @property
+    def costed_rows(self) -> Sequence[int]:
+        """Numbers of rows to measure; passes of other numbers are padded to these, or cost about
+        the same."""
+
+
+class ConfigurableEngine(CostedEngine, Protocol):
     """An engine that can lay out its buffers again around the same weights."""
 
     row_invariant: bool
@@ -61,11 +70,6 @@ class ConfigurableEngine(ReadEngine, Protocol):
     @property
     def awaits_decoders(self) -> bool:
         """Whether faster decoders will soon replace the present ones."""
-
-    @property
-    def costed_rows(self) -> Sequence[int]:
-        """Numbers of rows to measure; passes of other numbers are padded to these, or cost about
-        the same."""
 
     @property
     def examination_s(self) -> float:
@@ -234,7 +238,7 @@ def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:
 # --- what passes cost -----------------------------------------------------------------------------
 
 
-def measure_row_costs(engine: ConfigurableEngine) -> RowCosts:
+def measure_row_costs(engine: CostedEngine) -> RowCosts:
     """Median milliseconds of a one-session pass by rows, at a medium context length, and the time
     of a one-row pass while no other model computes, as a share of its time otherwise."""
     session = engine.open_session()

@@ -132,9 +132,9 @@ LOOSE = {axis: AXES[axis] for axis in ("drafter", "pacing", "query", "growth")}
 
 @pytest.mark.parametrize("way", list(every_pair(LOOSE)), ids=name_of)
 def test_foreign_tokens_when_rule_is_loose_are_counted(way: Way) -> None:
-    way = way | {"proposals": "ngram", "control": "fixed", "size": "usual"}
+    way = {**way, "proposals": "ngram", "control": "fixed", "size": "usual"}
     config = settings_of(**speculation_of(way), loose_entropy=0.0, loose_window=1)
-    request = request_like(way | {"sampling": "greedy", "guide": "none"}, PROMPTS[0], 40, ())
+    request = request_like({**way, "sampling": "greedy", "guide": "none"}, PROMPTS[0], 40, ())
     draft = FakeEngine(replace(TARGET, agreement=0.8), tree=True)
     with OneProcess(FakeEngine(TARGET, tree=False), draft, config) as both:
         stream = both.open(replace(request, acceptance="loose"))

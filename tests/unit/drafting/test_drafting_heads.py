@@ -60,7 +60,7 @@ def test_texts_are_the_targets_own_when_states_are_anything(
     requests = [request_of(PROMPT * (1 + at), 30, decoding, parameters, gamma=3) for at in range(2)]
     chosen = settings_of(drafter=drafter, query="subtree")
     head = random_head(MODEL.vocabulary, mask_id=2)  # as the settings say
-    with OneProcess(target, head, chosen, states=ring) as both:  # type: ignore[arg-type]
+    with OneProcess(target, head, chosen, states=ring) as both:
         streams = [both.open(request, index) for index, request in enumerate(requests)]
 
         def swap() -> None:
@@ -85,7 +85,7 @@ def test_texts_are_the_targets_own_when_the_ring_is_scribbled_over(seed: int, st
         TappedEngine("random"),
         random_head(MODEL.vocabulary),
         chosen,
-        states=(PLACES, TAPPED),  # type: ignore[arg-type]
+        states=(PLACES, TAPPED),
     ) as both:
         stream = both.open(request)
 

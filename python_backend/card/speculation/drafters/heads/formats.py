@@ -65,6 +65,7 @@ def head_of(config: Mapping[str, Any]) -> HeadConfig | None:
     if config.get("pard2"):
         return _pard2(config)
     kind = config.get("speculators_model_type")
+    decoder: Any
     if kind is None:
         architectures = config.get("architectures")
         if not (isinstance(architectures, list) and _SAFE_AI in architectures):
