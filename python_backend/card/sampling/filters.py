@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _REACHES: Final = (3.0, 9.0, 27.0)
+_MOST_SORTED: Final = 1024
 
 
 def min_p_indices(
@@ -59,10 +60,38 @@ def top_p_indices(
     if head.size == 1:
         return head
     inside = values[head]
-    descending = np.sort(inside)[::-1]
-    reached = _weights(descending, largest, temperature, unit).cumsum()
-    size = min(int(reached.searchsorted(goal)) + 1, head.size)
-    return head[_largest(inside, size)]
+    return head[_above(inside, *_nucleus(inside, weights[head], goal))]
+
+
+def _nucleus(
+    values: NDArray[np.float32], weights: NDArray[np.float64], goal: float
+) -> tuple[np.float32, int]:
+    """The least value and the size of the shortest run of the largest ``values`` [n] with
+    ``weights`` [n] that reach ``goal``; of all of them if they do not.
+
+    It halves the range in which the least value lies until few values are left: sorting a whole
+    vocabulary would take all sessions of the pass milliseconds.
+    """
+    above, within, reached = 0, values.size, 0.0
+    least, most = values.min(), values.max()
+    while within - above > _MOST_SORTED:
+        with np.errstate(invalid="ignore", over="ignore"):  # of banned ids, which have no middle
+            middle = least + (most - least) * np.float32(0.5)
+        if not least < middle < most:
+            break
+        is_upper = values >= middle
+        mass, count = float((weights * is_upper).sum()), int(np.count_nonzero(is_upper))
+        if mass >= goal:
+            least, within = middle, count
+        else:
+            most, above, reached = middle, count, mass
+    left = values >= least
+    if above:
+        left &= values < most
+    values, weights = values[left], weights[left]
+    order = np.argsort(values)[::-1]
+    size = min(int((reached + weights[order].cumsum()).searchsorted(goal)) + 1, values.size)
+    return values[order[size - 1]], above + size
 
 
 def _heads(
@@ -78,7 +107,12 @@ def _heads(
 
 def _largest(values: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     """Ascending indices [count] of the largest of ``values`` [n]; ties to the lowest index."""
-    cut = np.sort(values)[values.size - count]
+    return _above(values, np.sort(values)[values.size - count], count)
+
+
+def _above(values: NDArray[np.float32], cut: np.float32, count: int) -> NDArray[np.int64]:
+    """Ascending indices [count] of the largest of ``values`` [n], of which ``cut`` is the least;
+    ties to the lowest index."""
     kept: NDArray[np.int64] = (values >= cut).nonzero()[0]
     if kept.size > count:
         tied = (values[kept] == cut).nonzero()[0]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from card.sampling import (
     log_probability,
     sample,
 )
+from card.sampling.filters import top_p_indices
 
 Row = NDArray[np.float32]
 NOTHING_SEEN: list[int] = []
@@ -324,3 +327,26 @@ def test_log_probability_is_the_log_softmax_of_the_row(row: Row) -> None:
 def test_a_parameter_out_of_range_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         SamplingParameters(**{field: value})  # type: ignore[arg-type]
+
+
+def test_top_p_sorts_few_values_when_a_distribution_is_wide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = np.random.default_rng(3).normal(0, 3, 50_000).astype(np.float32)
+    order = np.argsort(-values, kind="stable")
+    weights = np.exp(values[order].astype(np.float64) / 5)
+    size = int(np.searchsorted(weights.cumsum(), 0.99 * weights.sum())) + 1
+    sizes: list[int] = []
+
+    def noting(sort: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def noted(array: Any) -> Any:
+            sizes.append(array.size)
+            return sort(array)
+
+        return noted
+
+    monkeypatch.setattr(np, "sort", noting(np.sort))
+    monkeypatch.setattr(np, "argsort", noting(np.argsort))
+    found = top_p_indices(values, 5.0, 0.99)
+    assert found.tolist() == sorted(order[:size].tolist())
+    assert max(sizes) <= 1024
