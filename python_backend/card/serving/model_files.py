@@ -76,14 +76,14 @@ class ModelFilesReading:
 
 
 def _read_in_child(settings: Settings, writer: int, parent: int) -> NoReturn:
-    """Say what `check_model_files` and `chat_parameters` find, and end."""
+    """Say what `check_model_files` and `_told_to_clients` find, and end."""
     code = 1
     try:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal_on_parent_exit(signal.SIGKILL, parent)
         problem = check_model_files(settings)
-        told = {} if problem else chat_parameters(settings.target.path)
+        told = {} if problem else _told_to_clients(settings)
         if not problem:
             log = EventLog("supervisor")
             for caution in cautions(model_files_of(settings.target.path)):
@@ -96,6 +96,12 @@ def _read_in_child(settings: Settings, writer: int, parent: int) -> NoReturn:
     finally:  # without the exit handlers of the parent, of which this is a copy
         sys.stderr.flush()
         os._exit(code)
+
+
+def _told_to_clients(settings: Settings) -> dict[str, str]:
+    """The parameters of the ensemble's configuration."""
+    context = str(settings.limits.context_tokens)
+    return {"context_tokens": context, **chat_parameters(settings.target.path)}
 
 
 def check_model_files(settings: Settings) -> str | None:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from real_pair import PAIR, pair_settings
 
-from card.serving.model_files import check_model_files
+from card.serving.model_files import ModelFilesReading, check_model_files
+
+LIMIT_S = 20.0
 
 
 def truncated_weights(model: Path) -> str:
@@ -119,3 +121,16 @@ def test_a_gguf_file_that_tensorrt_llm_is_to_run(tmp_path: Path, role: str) -> N
         assert problem is not None
         assert problem.startswith(f"{role}.path: {file} is a GGUF file")
         assert f"{role}.engine" in problem
+
+
+def test_clients_read_the_context_when_the_files_are_sound() -> None:
+    settings = pair_settings()
+    reading = ModelFilesReading(settings)
+    try:
+        while not reading.has_ended(LIMIT_S):
+            pass
+    finally:
+        reading.close()
+    problem, told = reading.result
+    assert problem is None
+    assert told["context_tokens"] == str(settings.limits.context_tokens)
