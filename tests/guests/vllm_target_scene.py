@@ -79,6 +79,7 @@ class RunningTarget:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._what, self._limit_s = "", 0.0
         self.pool = Pool.create(settings.cache.directory, os.getpid(), pool_geometry(settings))
         self.slots = [self.pool.card_slot(index) for index in range(settings.cache.slots)]
         self.target: VllmTarget
@@ -143,7 +144,7 @@ class RunningTarget:
 
     def look(self, what: str) -> None:
         """Let vLLM's process work on. Raises `EngineError` if it ended."""
-        if not hasattr(self, "_limit_s") or self._what != what:
+        if self._what != what:
             self._limit_s, self._what = time.monotonic() + LIMIT_S, what
         assert time.monotonic() < self._limit_s, f"not within {LIMIT_S:g} s: {what}"
         rings = self.pool.commit_bell.rings
