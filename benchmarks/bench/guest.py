@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 from rich.console import Console
+from tokenizers import Tokenizer
 
 from bench import terminal
 from bench.contest import tasks_of
@@ -22,7 +23,7 @@ from bench.peers import Mode, Worker
 from bench.prompts import check_room, read_prompts
 from bench.runner import clock_of
 from card.cache import Pool
-from card.decoding import TargetTimes
+from card.decoding import TargetLoop, TargetTimes
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
 from card.speculation.pacing import PLAIN
@@ -100,13 +101,14 @@ def guest(
 
 
 @contextmanager
-def _loops(settings: Settings, tokenizer: object) -> Iterator[Loops]:
+def _loops(settings: Settings, tokenizer: Tokenizer) -> Iterator[Loops]:
     with own_pool(settings) as (pool, settings):
         target = _Target(pool, settings)
         drafts = "draft" in settings.roles
         try:
             with draft_process(settings, pool.new_key()) if drafts else nullcontext():
-                yield Loops(pool, tokenizer, lambda threads, spreads: target)  # type: ignore[arg-type, return-value]
+                decodes = cast(TargetLoop, target)
+                yield Loops(pool, tokenizer, lambda threads, spreads: decodes)
         finally:
             target.process.close()
 

@@ -104,7 +104,7 @@ GUIDES = [
             "required": ["a", "b"],
             "additionalProperties": False,
         }),
-        r'\{\s*"a":\s*-?\d+,\s*"b":\s*"[xy]"\s*\}',
+        r'\{\s*"a"\s*:\s*-?\d+\s*,\s*"b"\s*:\s*"[xy]"\s*\}',
     ),
 ]  # fmt: skip
 

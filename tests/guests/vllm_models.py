@@ -11,11 +11,8 @@ import torch
 from real_pair import PAIR
 from transformers import (
     AutoModelForCausalLM,
-    DeepseekV2Config,
     GptOssConfig,
-    MixtralConfig,
     PretrainedConfig,
-    Qwen3MoeConfig,
 )
 
 VOCABULARY = 3072
@@ -33,18 +30,6 @@ _SHAPE: dict[str, Any] = {
 }
 
 
-def mixture() -> PretrainedConfig:
-    """A mixture of experts."""
-    return MixtralConfig(**_SHAPE, num_local_experts=4, num_experts_per_tok=2)
-
-
-def fine_mixture() -> PretrainedConfig:
-    """A mixture of many small experts, with query and key norms."""
-    return Qwen3MoeConfig(
-        **_SHAPE, head_dim=16, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32
-    )
-
-
 def sinks_and_windows() -> PretrainedConfig:
     """The shape of gpt-oss: experts, attention sinks, windows on every other layer."""
     return GptOssConfig(
@@ -52,28 +37,8 @@ def sinks_and_windows() -> PretrainedConfig:
     )
 
 
-def latent_attention() -> PretrainedConfig:
-    """The shape of DeepSeek-V2: keys and values in a latent space."""
-    shape = _SHAPE | {"num_key_value_heads": 4}
-    return DeepseekV2Config(
-        **shape,
-        kv_lora_rank=32,
-        q_lora_rank=None,
-        qk_nope_head_dim=16,
-        qk_rope_head_dim=16,
-        v_head_dim=16,
-        n_routed_experts=4,
-        num_experts_per_tok=2,
-        n_shared_experts=1,
-        moe_intermediate_size=32,
-        first_k_dense_replace=1,
-        n_group=1,
-        topk_group=1,
-    )
-
-
 Shape = Callable[[], PretrainedConfig]
-SHAPES: tuple[Shape, ...] = (mixture, fine_mixture, sinks_and_windows, latent_attention)
+SHAPES: tuple[Shape, ...] = (sinks_and_windows,)
 
 
 def save(shape: Shape, directory: Path) -> Path:

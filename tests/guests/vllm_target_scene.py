@@ -79,6 +79,7 @@ class RunningTarget:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        self._what, self._limit_s = "", 0.0
         self.pool = Pool.create(settings.cache.directory, os.getpid(), pool_geometry(settings))
         self.slots = [self.pool.card_slot(index) for index in range(settings.cache.slots)]
         self.target: VllmTarget

@@ -34,7 +34,8 @@ class VllmSettings(Section):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    python: Path | None = Field(
+    # Not a path to the settings, which follow links: this link makes the environment.
+    python: str | None = Field(
         None,
         description="Absolute path of the Python that has vLLM. null: that of `.venv-vllm` "
         "(scripts/setup --vllm), or else the one that runs Triton.",
@@ -54,7 +55,7 @@ class VllmSettings(Section):
         for name in self.arguments:
             if decides := DECIDED.get(name):
                 raise ValueError(f"{name} is not set here: {decides} decides it")
-        if self.python is not None and not self.python.is_absolute():
+        if self.python is not None and not Path(self.python).is_absolute():
             raise ValueError(f"python ({self.python}) must be an absolute path")
         return self
 

@@ -33,9 +33,9 @@ def vllm_python(settings: Settings) -> Path:
     named, ours = settings.target.vllm.python, REPOSITORY_ROOT / ".venv-vllm/bin/python"
     if named is None:
         return ours if ours.exists() else Path(sys.prefix, "bin/python3")
-    if not named.exists():
+    if not Path(named).exists():
         raise EngineError(f"target.vllm.python: {named} does not exist; run scripts/setup --vllm")
-    return named
+    return Path(named)
 
 
 def environment_of(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
