@@ -9,6 +9,7 @@ rows, and measures its passes.
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ from card.engines.readings import (
     equal_bits,
     random_tokens,
 )
-from card.engines.row_costs import RowCosts
+from card.engines.row_costs import RowCosts, pass_cost_ms
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,9 @@ _ALONE = (*[1] * 8, 20, *[1] * 8, 24, *[1] * 12)
 large model takes a tenth of a second, and one for each of the rows would take half of the check."""
 _SIDE_BY_SIDE = (1, 1, 6)
 _COST_CONTEXT = 256
+_BRIEF_S = 2.0
+"""Most seconds of reading the context, and of measuring, for decoders that others will replace. The
+model is not ready before; for Llama 3.2 1B's shape the whole took ten seconds."""
 _COST_ROUNDS = 4
 _COST_BUDGET_S = 1.0
 """No round of measuring begins after this time; the first round always runs."""
@@ -240,27 +244,38 @@ def known_invariant(engine: AnyEngine, options: EngineOptions) -> AnyEngine:
 
 def measure_row_costs(engine: CostedEngine) -> RowCosts:
     """Median milliseconds of a one-session pass by rows, at a medium context length, and the time
-    of a one-row pass while no other model computes, as a share of its time otherwise."""
+    of a one-row pass while no other model computes, as a share of its time otherwise.
+
+    Where the engine awaits other decoders and its passes are slow, the context is shorter, and the
+    costs of many rows follow from those of few.
+    """
     session = engine.open_session()
+    brief_s = _BRIEF_S if engine.awaits_decoders else math.inf
+    reads_until_s = time.monotonic() + brief_s
     context = min(_COST_CONTEXT, engine.context - max(engine.costed_rows) - 1)
     prompt = random_tokens(engine, max(1, context))
     for start in range(0, len(prompt), 64):
         chunk = prompt[start : start + 64]
         engine.forward([SequenceTokens(session, chunk, logits=0 if start else 1)])
         engine.commit_kv(session, range(len(chunk)))
+        if time.monotonic() > reads_until_s:
+            break
     costs: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
     alone: list[float] = []
     # Each round measures all numbers of rows, so that a disturbance spreads over the whole curve.
-    ends_s = time.monotonic() + _COST_BUDGET_S
+    began_s = time.monotonic()
     for done in range(_COST_ROUNDS):
-        if done and time.monotonic() > ends_s:
+        if done and time.monotonic() > began_s + _COST_BUDGET_S:
             break
         if engine.options.threads_alone:
             alone += settled_ms(engine, [SequenceTokens(session, prompt[:1])], alone=True)
         for rows, taken in costs.items():
+            if any(costs.values()) and not taken and time.monotonic() > began_s + brief_s:
+                break
             taken += settled_ms(engine, [SequenceTokens(session, prompt[:1] * rows)])
     engine.close_session(session)
-    pass_ms = {rows: statistics.median(taken) for rows, taken in costs.items()}
+    medians = {rows: statistics.median(taken) for rows, taken in costs.items() if taken}
+    pass_ms = {rows: pass_cost_ms(medians, rows) for rows in engine.costed_rows}
     share = min(1.0, statistics.median(alone) / pass_ms[1]) if alone else 1.0
     return RowCosts(pass_ms, share)
 
