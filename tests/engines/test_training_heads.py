@@ -34,6 +34,7 @@ def test_passes_of_a_step_are_those_of_speculators(kind: str, tmp_path: Path) ->
     expected = load_file(HEADS / kind / "expected.safetensors")
     engine = load_head(HEADS / kind, save_target(tmp_path), OPTIONS)
     embedding = load_file(HEADS / kind / "model.safetensors")["embed_tokens.weight"]
+    assert isinstance(engine._head, Eagle3)
     text, states = expected["text"], expected["states"].float()
     assert isinstance(engine._head, Eagle3)
     with torch.inference_mode():
