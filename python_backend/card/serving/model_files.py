@@ -25,6 +25,7 @@ from card.serving.notices import LOAD_ERRORS
 from card.serving.requests.chat_parameters import chat_parameters
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import GUESTS, ModelSettings, Settings
+from card.speculation.drafters.heads.reading import read_head
 from card.vllm.target import vllm_python
 from model_files import ModelFiles, ModelFilesError, model_files_of
 from model_files.cautions import cautions
@@ -119,6 +120,9 @@ def check_model_files(settings: Settings) -> str | None:
                 )
             with suppress(ModelFilesError):  # which the checks below say in their words
                 held.append(model_files_of(model.path))
+            if role == "draft" and settings.has_head:
+                read_head(model.path, settings.target.path)
+                continue
             engine = settings.engine_of(model)
             if engine not in GUESTS:
                 open_checkpoint(model.path, read_architecture(model.path))

@@ -42,9 +42,15 @@ def with_head(settings: Settings) -> Settings:
             "cpu, and a target of the engines openvino and torch"
         )
     try:
-        taps = draft.taps or head.taps(read_architecture(settings.target.path).layers)
+        own = head.taps(read_architecture(settings.target.path).layers)
     except EngineError as error:
         raise ValueError(str(error)) from None
+    if draft.taps and len(draft.taps) != len(own):
+        raise ValueError(
+            f"draft.taps names {len(draft.taps)} hidden states; the draft {draft.path} reads "
+            f"{len(own)}"
+        )
+    taps = draft.taps or own
     masks = () if head.mask_id is None else (head.mask_id,)
     changes: dict[str, Any] = {"drafter": head.kind}
     if masks and speculation.block == "auto":

@@ -38,7 +38,7 @@ def test_taps_are_eagles_when_the_head_names_none(tmp_path: Path) -> None:
     config = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert settings_of(tmp_path).draft.taps == (2, 3, 3)  # of six layers
-    assert settings_of(tmp_path, draft={"taps": [0, -1]}).draft.taps == (0, -1)
+    assert settings_of(tmp_path, draft={"taps": [0, 2, -1]}).draft.taps == (0, 2, -1)
 
 
 def test_pool_holds_no_states_when_the_draft_reads_none() -> None:
@@ -60,6 +60,7 @@ def test_pool_holds_no_states_when_the_draft_reads_none() -> None:
         ({"fc_norm": 1}, {}, "fc_norm is 1; allowed: true, false"),
         ({"eagle_aux_hidden_state_layer_ids": 3}, {}, "layer_ids is 3; allowed: a list"),
         ({}, {"speculation": {"drafter": "tree"}}, "drafter is tree, but the draft"),
+        ({}, {"draft": {"taps": [1]}}, "draft.taps names 1 hidden states; the draft .* reads 3"),
         ({}, {"draft": {"device": "cuda"}, "engine": "torch"}, "draft.device: cpu"),
         ({"architectures": []}, {"speculation": {"drafter": "eagle3"}}, "is no head that reads"),
     ],

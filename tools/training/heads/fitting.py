@@ -94,7 +94,7 @@ class HeadTraining:
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), recipe.clip)
         self._optimizer.step()
-        self.losses.append(float(loss))
+        self.losses.append(float(loss.detach()))
 
     def evaluate(self) -> Agreement:
         """Read held-out texts, add a line to the curve and write the head."""

@@ -1,6 +1,7 @@
 """Drafts that read the target's hidden states.
 
 `formats`  what a head's configuration says, in the formats of several projects
+`reading`  reads and checks a head's configuration
 `loading`  reads a head's tensors; the embedding may be the target's
 `blocks`   the layers that heads share, as torch modules
 `eagle3`   EAGLE-3 and P-EAGLE

@@ -12,39 +12,24 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from card.engines import EngineError
-from card.engines.architecture import architecture_of, read_architecture
 from card.engines.checkpoints import DenseMatrix, Matrix, open_checkpoint
 from card.engines.options import EngineOptions
 from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.engine import HeadEngine
-from card.speculation.drafters.heads.formats import PARD2, head_of
+from card.speculation.drafters.heads.formats import PARD2
 from card.speculation.drafters.heads.pard2 import Pard2
-from model_files import model_files_of
+from card.speculation.drafters.heads.reading import PROJECTION, WEIGHTS, read_head
 
-_FILE = "model.safetensors"
 _IDLE = ("t2d", "d2t", "embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight")
 
 
 def load_head(directory: Path, target: Path, options: EngineOptions) -> HeadEngine:
     """Load a head for this target. Raises `EngineError` naming what does not fit."""
-    file = model_files_of(directory).config_file
-    try:
-        config = head_of(model_files_of(directory).config())
-    except ValueError as error:
-        raise EngineError(f"{file}: {error}") from error
-    if config is None:
-        raise EngineError(f"{file} describes no head that reads a target's states")
-    a = architecture_of(config.decoder, file)
-    of_target = read_architecture(target)
-    tensors = _tensors(directory, _FILE, "pytorch_model.bin")
+    config, a, of_target = read_head(directory, target)
+    tensors = _tensors(directory / WEIGHTS)
     if config.kind == PARD2:
-        tensors |= _tensors(directory, "warp_model.safetensors", "warp_model.bin")
+        tensors |= _tensors(directory / PROJECTION)
     ranked = _ranked(tensors, a.vocabulary, directory)
-    if a.vocabulary != of_target.vocabulary or (len(ranked) and ranked[-1] >= a.vocabulary):
-        raise EngineError(
-            f"{directory}: the head was made for a vocabulary of {a.vocabulary} ids; the target "
-            f"{target} has {of_target.vocabulary}"
-        )
     taps = len(config.taps(of_target.layers))
     tapped, ids = taps * of_target.hidden, len(ranked)
     biases = (
@@ -54,33 +39,26 @@ def load_head(directory: Path, target: Path, options: EngineOptions) -> HeadEngi
     head: Eagle3 | Pard2
     if config.kind == PARD2:
         head = Pard2(config, a, tapped=tapped, ids=ids, biases=biases)
-        tensors.setdefault("lm_head.weight", tensors["embed_tokens.weight"])
+        if a.tied_embeddings and "embed_tokens.weight" in tensors:
+            tensors["lm_head.weight"] = tensors["embed_tokens.weight"]
     else:
         head = Eagle3(config, a, taps=taps, tapped=tapped, ids=ids, biases=biases)
     _fill(head, tensors, directory)
     embedding: Matrix
     if (own := tensors.get("embed_tokens.weight")) is not None:
-        embedding = DenseMatrix(own.float().numpy())
+        embedding, scale = DenseMatrix(own.float().numpy()), a.embedding_scale
     else:
-        embedding = open_checkpoint(target, of_target).embedding()
+        embedding, scale = open_checkpoint(target, of_target).embedding(), of_target.embedding_scale
     if embedding.shape[1] != a.hidden:
         raise EngineError(
             f"{directory}: the head's states have {a.hidden} numbers, the embedding of the target "
             f"{target} has {embedding.shape[1]}, and the head brings none of its own"
         )
-    return HeadEngine(head.eval(), embedding, of_target.embedding_scale, ranked, options)
+    return HeadEngine(head.eval(), embedding, scale, ranked, options)
 
 
-def _tensors(directory: Path, name: str, pickle: str) -> dict[str, Tensor]:
-    """The tensors of a file by `speculators`' names. A file that is only there as a `pickle` is
-    refused."""
-    file = directory / name
-    if not file.exists() and (directory / pickle).exists():
-        raise EngineError(
-            f"{directory} holds a pickle ({pickle}), which is not read; convert it there: "
-            'python -c "import torch, safetensors.torch as s; '
-            f"s.save_file(torch.load('{pickle}', weights_only=True), '{name}')\""
-        )
+def _tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a file by `speculators`' names."""
     try:
         found = load_file(file)
     except (OSError, SafetensorError) as error:
@@ -95,8 +73,9 @@ def _ranked(tensors: dict[str, Tensor], vocabulary: int, directory: Path) -> NDA
     if offsets is None:
         return np.arange(vocabulary)
     ids: NDArray[np.int64] = np.arange(len(offsets)) + offsets.numpy().astype(np.int64)
-    if not (len(ids) and ids[0] >= 0 and (np.diff(ids) > 0).all()):
-        raise EngineError(f"{directory / _FILE}: d2t names ids that do not ascend")
+    ascends = len(ids) and ids[0] >= 0 and (np.diff(ids) > 0).all() and ids[-1] < vocabulary
+    if not ascends:
+        raise EngineError(f"{directory / WEIGHTS}: d2t names ids that do not ascend")
     return ids
 
 
@@ -113,6 +92,6 @@ def _fill(head: Eagle3 | Pard2, tensors: dict[str, Tensor], directory: Path) -> 
     ]
     problems += [f"{name} is not finite" for name, it in given.items() if not it.isfinite().all()]
     if problems:
-        raise EngineError(f"{directory / _FILE}: {'; '.join(sorted(problems)[:4])}")
+        raise EngineError(f"{directory / WEIGHTS}: {'; '.join(sorted(problems)[:4])}")
     with torch.no_grad():
         head.load_state_dict(given)
