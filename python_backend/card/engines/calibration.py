@@ -55,6 +55,10 @@ class CostedEngine(ReadEngine, Protocol):
     """An engine that names the passes to be measured."""
 
     @property
+    def awaits_decoders(self) -> bool:
+        """Whether faster decoders will soon replace the present ones."""
+
+    @property
     def costed_rows(self) -> Sequence[int]:
         """Numbers of rows to measure; passes of other numbers are padded to these, or cost about
         the same."""
@@ -70,10 +74,6 @@ class ConfigurableEngine(CostedEngine, Protocol):
         """Options to try, cheapest first, until rows are independent."""
 
     def know_costs(self, costs: RowCosts) -> None: ...
-
-    @property
-    def awaits_decoders(self) -> bool:
-        """Whether faster decoders will soon replace the present ones."""
 
     @property
     def examination_s(self) -> float:

@@ -95,6 +95,7 @@ class HeadEngine:
     row_invariant = False
     alone_share = 1.0
     runs_ahead = False
+    awaits_decoders = False
     costed_rows = COSTED_ROWS
     most_rows = MAX_PASS_ROWS
 
