@@ -29,7 +29,7 @@ from card.speculation.drafters.remote import DeviceDraft
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
-Way = Mapping[str, str]
+Way = dict[str, str]
 """A value of each axis."""
 
 SAMPLINGS = {
@@ -299,7 +299,12 @@ def _garbage(draw: np.random.Generator, text: list[int], at: int) -> Lie:
     """A sound tree of random tokens."""
     count = int(draw.integers(60))
     parents = [int(draw.integers(ROOT, i)) for i in range(count)]
-    return at, draw.integers(0, 1 << 20, count).tolist(), parents, -draw.exponential(1.0, count)
+    return (
+        at,
+        draw.integers(0, 1 << 20, count).tolist(),
+        parents,
+        (-draw.exponential(1.0, count)).tolist(),
+    )
 
 
 def _stale(draw: np.random.Generator, text: list[int], at: int) -> Lie:

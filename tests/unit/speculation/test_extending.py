@@ -13,11 +13,11 @@ PAGE = REPOSITORY / "docs/extending.md"
 BEGIN = """
 import sys
 sys.path[:0] = {paths!r}
+"""
+USE = """
 from dataclasses import replace
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of
-"""
-USE = """
 from bench.systems import SYSTEMS
 from card.serving.metrics.families import DECODINGS
 from card.serving.requests.wire import DECODINGS as WIRE
