@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from card_client.errors import invalid
-from card_client.template_process import TEMPLATES
+from chat_templates import TemplateProcess
+
+TEMPLATES = TemplateProcess()
+"""The process that all templates of this program share."""
 
 _PLAIN = """\
 {%- for message in messages -%}
@@ -86,8 +89,8 @@ class ChatTemplate:
 
         tools  the functions that the model may call, as OpenAI's chat completions take them
 
-        Raises `ChatTemplateError`. The call waits for at most `template_process.CPU_S` seconds of
-        the template's computing.
+        Raises `ChatTemplateError`. The call waits for at most `chat_templates.Bounds.cpu_s`
+        seconds of the template's computing.
         """
         if self.problem:
             raise ChatTemplateError(self.problem)

@@ -7,31 +7,22 @@ texts are completed without it.
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
-from pathlib import Path
+from typing import Any
 
+from chat_templates import Bounds, TemplateProcess
 from model_files.interface import ModelFiles, ModelFilesError, special_tokens
 
-CPU_S = 2
-"""Seconds of processor time; a model's own template takes a hundredth of one."""
-MEMORY_BYTES = 256 << 20
-"""Addresses of the process."""
-OUTPUT_CHARACTERS = 1 << 20
-"""Of one conversation of two short messages."""
-ANSWER_S = 30.0
-"""Until the process must have ended, which a busy machine may delay."""
-
-_CHILD = Path(__file__).with_name("template_child.py")
-_START = (
-    "import runpy, sys; sys.path += sys.argv[2:]; runpy.run_path(sys.argv[1], run_name='__main__')"
-)
-"""An interpreter without site packages starts sooner; the library's folders are named to it."""
+_BOUNDS = Bounds(cpu_s=2.0, memory_bytes=256 << 20, output_characters=1 << 20)
+"""Of a conversation of two short messages."""
+_QUESTION = {"role": "user", "content": "What is six times seven?"}
+_ANSWER = "forty-two"
+"""What the assistant says in the conversation that shows where a turn ends."""
+_LONGEST_END = 1024
+"""Characters behind an answer that are reported: a token that ends a turn is shorter."""
+_LONGEST_REASON = 300
 
 
 @dataclass(frozen=True)
@@ -59,42 +50,32 @@ def try_template(files: ModelFiles) -> Trial | None:
 
 @lru_cache(maxsize=8)
 def _tried(source: str, tokens: tuple[tuple[str, str], ...]) -> Trial:
-    asked = {
-        "source": source,
-        "tokens": dict(tokens),
-        "cpu_s": CPU_S,
-        "memory_bytes": MEMORY_BYTES,
-        "output_characters": OUTPUT_CHARACTERS,
-    }
+    process = TemplateProcess(_BOUNDS)
+    # Templates ask whether these are none, which something undefined is not.
+    variables = {"documents": None, "tools": None, **dict(tokens)}
+    said = {"role": "assistant", "content": _ANSWER}
+    question = {**variables, "messages": [_QUESTION], "add_generation_prompt": True}
+    answered = {**variables, "messages": [_QUESTION, said], "add_generation_prompt": False}
     try:
-        ended = subprocess.run(
-            [_interpreter(), "-I", "-S", "-c", _START, str(_CHILD), *_library_folders()],
-            input=json.dumps(asked).encode(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=ANSWER_S,
-            check=False,
+        compiled, asked, ended = (
+            process.ask(source, given) for given in (None, question, answered)
         )
-    except subprocess.TimeoutExpired:
-        return Trial(f"it does not end within {ANSWER_S:g} s")
     except OSError as error:
         return Trial(f"it cannot be tried, because no process can be started: {error}")
-    if ended.returncode == -signal.SIGXCPU:
-        return Trial(f"it computes for more than {CPU_S} s")
-    if ended.returncode != 0:
-        return Trial(f"it breaks the process that tries it (exit code {ended.returncode})")
-    return Trial(**json.loads(ended.stdout))
+    except ModuleNotFoundError as error:
+        raise ModelFilesError(str(error)) from error
+    finally:
+        process.close()
+    if "refused" in compiled:
+        return Trial(f"it cannot be parsed: {_reason(compiled)}")
+    for answer in (compiled, asked, ended):
+        if "exceeded" in answer:
+            return Trial(str(answer["exceeded"]))
+    text = str(ended.get("text", ""))  # a template may fail where a turn has ended
+    end = text.rpartition(_ANSWER)[2][:_LONGEST_END] if _ANSWER in text else ""
+    return Trial(refusal=_reason(asked), answer_end=end)
 
 
-def _interpreter() -> str:
-    """Inside Triton's stub `sys.executable` is not a Python interpreter."""
-    return str(Path(sys.prefix, "bin/python3"))
-
-
-def _library_folders() -> list[str]:
-    """Where Jinja and what it imports are installed. Raises `ModelFilesError`."""
-    found = [find_spec(name) for name in ("jinja2", "markupsafe")]
-    folders = [Path(it.origin).parent.parent for it in found if it is not None and it.origin]
-    if len(folders) < len(found):
-        raise ModelFilesError("jinja2 is not installed: chat templates cannot be tried")
-    return list(dict.fromkeys(map(str, folders)))
+def _reason(answer: Mapping[str, Any]) -> str:
+    """Why the template refuses, in one line; "" if it does not."""
+    return " ".join(str(answer.get("refused", "")).split())[:_LONGEST_REASON]

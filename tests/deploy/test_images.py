@@ -20,7 +20,8 @@ from card.settings import REPOSITORY_ROOT, ServingSettings, load_settings
 
 MODEL_FILES = REPOSITORY_ROOT / "python_backend/model_files"
 SERVED = (
-    *(REPOSITORY_ROOT / "python_backend/card", MODEL_FILES),
+    *(REPOSITORY_ROOT / "python_backend/card", REPOSITORY_ROOT / "python_backend/chat_templates"),
+    MODEL_FILES,
     *(REPOSITORY_ROOT / "gateway/card_guard", REPOSITORY_ROOT / "client/card_client"),
 )
 """The packages of ours in a server's image."""

@@ -29,15 +29,15 @@ from card.speculation.drafters.remote import DeviceDraft
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import SHAPES, WITHOUT_DRAFT
 
-Way = Mapping[str, str]
+Way = dict[str, str]
 """A value of each axis."""
 
 SAMPLINGS = {
     "greedy": SamplingParameters(),
     "drawn": SamplingParameters(temperature=0.8, seed=11),
-    "filtered": SamplingParameters(temperature=1.3, seed=12, top_k=7, top_p=0.9),
+    "top_k": SamplingParameters(temperature=1.3, seed=12, top_k=7, top_p=0.9),
     "min_p": SamplingParameters(
-        temperature=1.1, seed=14, min_p=0.1, top_p=0.9, logit_bias=((8, 1.0),)
+        temperature=1.1, seed=14, min_p=0.1, top_p=0.9, logit_bias=((8, 1.0), (6, -2.0))
     ),
     "penalised": SamplingParameters(
         repetition_penalty=1.4,
@@ -55,7 +55,6 @@ SAMPLINGS = {
         bad_words=((3,), (1, 2), (7, 7, 7)),
         end_ids=(9, 4),
     ),
-    "biased": SamplingParameters(logit_bias=((2, 1.5), (6, -2.0))),
 }
 SIZES: dict[str, tuple[int, dict[str, Any]]] = {
     "usual": (5, {"rows": 6, "depth": 8, "width": 4}),

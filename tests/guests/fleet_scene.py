@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from real_pair import PAIR
 
 from fleet.conversation import Message, Turn, ask
-from fleet.replica import Replica
+from fleet.replica import ReplicaProcess
 from fleet.running import LOOK_S, Fleet, fleet_of, running
 from loading.supervised import open_local, reserved_ports
 
@@ -81,7 +81,7 @@ class Streams:
             return [turn.result() for turn in self._turns]
 
 
-def told(replica: Replica) -> dict[tuple[str, ...], float]:
+def told(replica: ReplicaProcess) -> dict[tuple[str, ...], float]:
     """The samples of a replica's `/metrics`: name and values of its labels but the model's."""
     with open_local(f"{replica.url}/metrics", LIMIT_S) as answer:
         page = answer.read().decode()

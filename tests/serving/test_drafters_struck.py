@@ -27,7 +27,7 @@ WAYS: tuple[dict[str, str], ...] = (
     {"decoding": "branch", "growth": "graph"},
     {"decoding": "ssd", "growth": "layered"},
 )
-"""Of all combinations a few; `tests/unit/decoding/test_lossless_pairs.py` has every pair."""
+"""Of all combinations a few; `tests/unit/decoding/test_lossless.py` has every pair."""
 SAMPLINGS: tuple[dict[str, Any], ...] = ({}, {"temperature": 0.8, "seed": 5})
 
 

@@ -26,7 +26,7 @@ class ReplicaEndedError(RuntimeError):
 
 
 @dataclass
-class Replica:
+class ReplicaProcess:
     """The program that made it must `stop` it; it also stops when that program dies.
 
     ports      of each of `PORTS`

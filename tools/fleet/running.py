@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fleet.environment import router_program
-from fleet.replica import PORTS, Replica
+from fleet.replica import PORTS, ReplicaProcess
 from fleet.router import Router
 
 LOOK_S = 0.1
@@ -23,7 +23,7 @@ KiB a token of the chat target, as many conversations as a fleet on one machine 
 
 @dataclass(frozen=True)
 class Fleet:
-    replicas: list[Replica]
+    replicas: list[ReplicaProcess]
     router: Router
 
     def restored(self) -> list[int]:
@@ -48,7 +48,7 @@ def fleet_of(
     if settings is None and KEPT not in os.environ:
         variables.setdefault(KEPT, str(KEPT_TOKENS))
     replicas = [
-        Replica(
+        ReplicaProcess(
             dict(zip(PORTS, itertools.count(first_port + len(PORTS) * place), strict=False)),
             logs / f"replica-{place}.log",
             settings,
@@ -67,7 +67,7 @@ def fleet_of(
     return Fleet(replicas, router)
 
 
-def await_ready(one: Replica | Router) -> None:
+def await_ready(one: ReplicaProcess | Router) -> None:
     """Return once it is ready. Raises what its `is_ready` raises."""
     while not one.is_ready():
         time.sleep(LOOK_S)

@@ -17,7 +17,6 @@ from bench.measurement import Task, draft_counts
 from bench.prompts import Prompt
 from bench.streams import measured
 from card.drafting import DraftLoop, make_drafters
-from card.speculation.pacing import PACINGS
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 MODEL = FakeModel()
@@ -38,7 +37,7 @@ def text_alone(task: Task) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("task", [TASK, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("decoding", list(PACINGS), ids=str)
+@pytest.mark.parametrize("decoding", ["autoregressive", "card"])
 def test_every_completion_is_the_targets_text_of_exactly_max_tokens(
     task: Task, decoding: str
 ) -> None:

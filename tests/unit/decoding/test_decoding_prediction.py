@@ -1,11 +1,10 @@
-"""What a client expects of a text makes candidates, and no token."""
+"""What a client expects of a text makes candidates."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
 
@@ -26,20 +25,14 @@ WHAT_MAY_BE_SAID = {
 }
 
 
-def accepted(prediction: list[int], decoding: str = "card") -> int:
+def accepted(prediction: list[int]) -> int:
     """Of the candidates of a text without a draft; the text is that of the target alone."""
-    request = replace(REQUEST, prediction=np.array(prediction, np.int64), pacing=decoding)
+    request = replace(REQUEST, prediction=np.array(prediction, np.int64))
     engines = FakeEngine(TARGET, tree=False), FakeEngine(TARGET, tree=True)
     with OneProcess(*engines, settings_of(ngram_tokens=4)) as both:
         stream = both.open(request)
         assert both.run([stream], draft_steps=0) == [TEXT]
         return stream.counters.accepted
-
-
-@pytest.mark.parametrize("prediction", WHAT_MAY_BE_SAID.values(), ids=WHAT_MAY_BE_SAID)
-@pytest.mark.parametrize("decoding", ["card", "autoregressive"])
-def test_no_prediction_changes_a_token(prediction: list[int], decoding: str) -> None:
-    accepted(prediction, decoding)
 
 
 def test_most_of_a_text_that_was_predicted_is_accepted() -> None:

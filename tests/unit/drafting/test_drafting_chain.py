@@ -7,18 +7,12 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine, FakeModel
-from hypothesis import given
-from hypothesis import strategies as st
 from one_process import GREEDY, OneProcess, autoregressive, request_of, settings_of
 
 from card.cache import SlotRequest
 from card.engines import Logits, Ranking, SequenceTokens
-from card.sampling import SamplingParameters
 
 TARGET = FakeModel()
-SAMPLED = SamplingParameters(temperature=0.8, seed=5)
-FILTERED = SamplingParameters(temperature=0.8, seed=5, top_k=3)
-BIASED = SamplingParameters(logit_bias=((3, 2.0),))
 
 
 class RunsAhead(FakeEngine):
@@ -44,28 +38,6 @@ def written(draft: FakeEngine, request: SlotRequest, **settings: Any) -> tuple[l
         both.run([stream])
         both.draft.step()  # it may look at a text that is whole
         return stream.output, stream.counters.steps
-
-
-@given(
-    agreement=st.sampled_from([0.0, 0.6, 0.9, 1.0]),
-    parameters=st.sampled_from([GREEDY, SAMPLED, FILTERED, BIASED]),
-    gamma=st.integers(1, 7),
-    length=st.integers(1, 30),
-    depth=st.integers(1, 8),
-    nodes=st.sampled_from([64, 128]),
-)
-def test_a_text_is_the_targets_whatever_a_chain_gives(
-    agreement: float,
-    parameters: SamplingParameters,
-    gamma: int,
-    length: int,
-    depth: int,
-    nodes: int,
-) -> None:
-    request = request_of([1, 2, 3], length, "draft_then_verify", parameters, gamma)
-    draft = RunsAhead(FakeModel(agreement=agreement), tree=True)
-    text, _ = written(draft, request, depth=depth, nodes=nodes)
-    assert text == autoregressive(TARGET, request)
 
 
 def test_a_turn_is_one_chain_of_what_the_draft_takes_for_likeliest() -> None:

@@ -75,14 +75,7 @@ def test_a_template_that_fails_or_reaches_out_says_so(tmp_path: Path, source: st
         template.render(TALK)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% for %}",
-        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
-        "{{ 'a' * 1500000000 }}",
-    ],
-)
+@pytest.mark.parametrize("source", ["{% for %}", "{{ 'a' * 1500000000 }}"])
 def test_a_template_that_cannot_be_used_refuses_chats_alone(tmp_path: Path, source: str) -> None:
     folder = directory(tmp_path, chat_template=source)
     with pytest.raises(ChatTemplateError, match=f"{tmp_path}: wrong chat template"):

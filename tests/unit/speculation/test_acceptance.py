@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fake_engine import FakeEngine, FakeLogits, FakeModel
+from fake_engine import FakeLogits, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
-from one_process import GREEDY, OneProcess, autoregressive, request_of, settings_of
+from one_process import GREEDY, autoregressive, request_of
 
 from card.cache import ROOT, Candidates, Finish, SlotRequest
 from card.sampling import History, SamplingParameters, log_probability
@@ -208,36 +208,11 @@ def test_what_is_kept_counts_for_penalties_as_text() -> None:
     assert result.tokens == [1, 2]
 
 
-def decoded_loosely(parameters: SamplingParameters, **loose: Any) -> tuple[list[int], int]:
-    """A text of 40 tokens, and how many of them are said not to be the target's."""
-    engines = FakeEngine(WHOLE, tree=False), FakeEngine(FakeModel(agreement=0.8), tree=True)
-    with OneProcess(*engines, settings_of(**loose)) as both:
-        request = replace(request_of([1, 2], 40, parameters=parameters), acceptance="loose")
-        stream = both.open(request)
-        (text,) = both.run([stream], draft_steps=4)
-    return text, stream.counters.foreign
-
-
-WHOLE = FakeModel(agreement=1.0)
-
-
-def test_a_drawn_text_is_exact() -> None:
-    drawn = SamplingParameters(temperature=0.8, seed=3)
-    alone = autoregressive(WHOLE, request_of([1, 2], 40, parameters=drawn))
-    assert decoded_loosely(drawn, loose_window=0, loose_entropy=0.0) == (alone, 0)
-
-
 def test_a_text_that_a_guide_holds_is_exact() -> None:
     everything = np.ones(VOCABULARY, np.bool_)
     guide = SimpleNamespace(allowed=lambda: everything, advance=lambda _: None)
     result, _ = verified([1, 2, 3, 4, 5], [UNSURE] * 5, [1, 7, 3, 4], 2, constraint=guide)
     assert (result.tokens, result.foreign) == ([1, 2], 0)
-
-
-def test_a_greedy_text_says_how_many_of_its_tokens_are_not_the_targets() -> None:
-    text, foreign = decoded_loosely(GREEDY, loose_window=1, loose_entropy=0.3)
-    own = [int(WHOLE.row_after([1, 2, *text[:at]]).argmax()) for at in range(len(text))]
-    assert foreign == sum(token != choice for token, choice in zip(text, own, strict=True)) > 0
 
 
 def test_entropy_is_a_share_of_the_largest_there_can_be() -> None:

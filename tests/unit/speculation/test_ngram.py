@@ -266,7 +266,7 @@ def test_a_file_with_any_damaged_byte_is_refused_or_read(tmp_path: Path) -> None
     write_table(table_of([[1, 2, 3] * 8]), VOCABULARY, file)
     sound = file.read_bytes()
     refused = 0
-    for at in range(len(sound)):
+    for at in range(0, len(sound), 3):
         damaged = bytearray(sound)
         damaged[at] ^= 0xFF
         file.write_bytes(damaged)
@@ -274,7 +274,7 @@ def test_a_file_with_any_damaged_byte_is_refused_or_read(tmp_path: Path) -> None
             read_table(file, VOCABULARY)
         except NgramFileError:
             refused += 1
-    assert refused > len(sound) // 2
+    assert refused > len(sound) // 6
 
 
 def test_a_table_of_another_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from fleet import replica
-from fleet.replica import Replica
+from fleet.replica import ReplicaProcess
 
 
 @pytest.fixture
-def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Replica:
+def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplicaProcess:
     """A replica whose program waits for a line, and ends with the code that it says."""
 
     def spawned(command: object, output: Any, variables: object) -> subprocess.Popen[bytes]:
@@ -23,19 +23,19 @@ def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Replica:
 
     monkeypatch.setattr(replica, "spawned", spawned)
     monkeypatch.setattr(replica, "RESTART_S", 0.0)
-    made = Replica({}, tmp_path / "log")
+    made = ReplicaProcess({}, tmp_path / "log")
     made.start()
     return made
 
 
-def end(one: Replica, code: int) -> int:
+def end(one: ReplicaProcess, code: int) -> int:
     assert one._process is not None
     one._process.communicate(f"{code}\n".encode())
     return one.pid
 
 
 def test_a_replica_starts_again_when_it_was_lost(
-    ending: Replica, monkeypatch: pytest.MonkeyPatch
+    ending: ReplicaProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not ending.starts_again_if_lost()
     lost = end(ending, 1)
@@ -45,6 +45,6 @@ def test_a_replica_starts_again_when_it_was_lost(
     assert not ending.starts_again_if_lost(), "it started a moment ago"
 
 
-def test_a_replica_stays_away_when_it_was_drained(ending: Replica) -> None:
+def test_a_replica_stays_away_when_it_was_drained(ending: ReplicaProcess) -> None:
     end(ending, 0)
     assert not ending.starts_again_if_lost()

@@ -14,17 +14,31 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import astuple, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-CPU_S = 2.0
-"""Seconds of processor time of one rendering; a model's own template takes about a thousandth."""
-MEMORY_BYTES = 512 << 20
-"""Addresses of the process."""
-OUTPUT_CHARACTERS = 4 << 20
-"""Of one rendering."""
+_CHILD = Path(__file__).with_name("child.py")
+_START = (
+    "import runpy, sys; sys.path += sys.argv[5:]; runpy.run_path(sys.argv[1], run_name='__main__')"
+)
+"""An interpreter without site packages starts sooner; the library's folders are named to it."""
 
-_CHILD = Path(__file__).with_name("template_child.py")
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a template may use.
+
+    cpu_s              seconds of processor time of one rendering; a model's own template takes
+                       about a thousandth
+    memory_bytes       addresses of the process
+    output_characters  of one rendering
+    """
+
+    cpu_s: float = 2.0
+    memory_bytes: int = 512 << 20
+    output_characters: int = 4 << 20
 
 
 class TemplateProcess:
@@ -33,13 +47,15 @@ class TemplateProcess:
     Calls from several threads take turns.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds = Bounds()) -> None:
+        self._bounds = bounds
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
         atexit.register(self.close)
 
     def ask(self, source: str, variables: Mapping[str, Any] | None) -> dict[str, Any]:
-        """One answer, as `template_child` describes it."""
+        """One answer, as `child` describes it. Raises OSError if no process can be started, and
+        `ModuleNotFoundError` if Jinja is not installed."""
         with self._lock:
             if self._process is not None and self._process.poll() is not None:
                 self._close()
@@ -51,7 +67,7 @@ class TemplateProcess:
                 code = self._process.wait()
                 self._close()
         if code == -signal.SIGPROF:
-            return {"exceeded": f"it computes for more than {CPU_S:g} s"}
+            return {"exceeded": f"it computes for more than {self._bounds.cpu_s:g} s"}
         return {"exceeded": f"it ends the process that renders it (exit code {code})"}
 
     def close(self) -> None:
@@ -59,11 +75,11 @@ class TemplateProcess:
         with self._lock:
             self._close()
 
-    @staticmethod
-    def _started() -> subprocess.Popen[str]:
-        bounds = map(str, (CPU_S, MEMORY_BYTES, OUTPUT_CHARACTERS))
+    def _started(self) -> subprocess.Popen[str]:
+        interpreter = Path(sys.prefix, "bin/python3")  # Triton's stub is no Python interpreter
+        bounds = map(str, astuple(self._bounds))
         return subprocess.Popen(
-            [sys.executable, "-I", str(_CHILD), *bounds],
+            [interpreter, "-I", "-S", "-c", _START, _CHILD, *bounds, *_library_folders()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -99,5 +115,10 @@ class TemplateProcess:
                     pipe.close()
 
 
-TEMPLATES = TemplateProcess()
-"""The process that all templates of this program share."""
+def _library_folders() -> list[str]:
+    """Where Jinja and what it imports are installed. Raises `ModuleNotFoundError`."""
+    found = [find_spec(name) for name in ("jinja2", "markupsafe")]
+    folders = [Path(it.origin).parent.parent for it in found if it is not None and it.origin]
+    if len(folders) < len(found):
+        raise ModuleNotFoundError("jinja2 is not installed, so no chat template can be used")
+    return list(dict.fromkeys(map(str, folders)))

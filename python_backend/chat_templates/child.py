@@ -1,10 +1,10 @@
-"""Renders chat templates under bounds. `template_process` runs this file as a program of its own.
+"""Renders chat templates under bounds. `process` runs this file as a program of its own.
 
 Each line of standard input is a JSON object: `source`, a template, and `variables`, or null to
 compile the template alone. Each line of standard output answers one of them with one of
 `text` (the rendering), `asks_for` (names of variables that the template reads), `refused` (why the
 template failed) and `exceeded` (the bound that it broke). The kernel ends a process that computes
-longer for one line than `cpu_s`, the first argument.
+longer for one line than `cpu_s`. The arguments are this file and the fields of `process.Bounds`.
 """
 
 from __future__ import annotations
@@ -117,4 +117,4 @@ def main(cpu_s: float, memory: int, most: int) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))

@@ -1,0 +1,4 @@
+"""Chat templates are programs that come with models. This package runs them under bounds; the
+server, the gateway and the client each install it."""
+
+from chat_templates.process import Bounds, TemplateProcess
