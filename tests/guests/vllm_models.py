@@ -12,13 +12,15 @@ from real_pair import PAIR
 from transformers import (
     AutoModelForCausalLM,
     GptOssConfig,
+    MixtralConfig,
     PretrainedConfig,
+    Qwen3MoeConfig,
 )
 
 VOCABULARY = 3072
 _SHAPE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
-    "hidden_size": 64,
+    "hidden_size": 128,  # vLLM's attention on processors has heads of 32 and more
     "intermediate_size": 96,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -30,15 +32,31 @@ _SHAPE: dict[str, Any] = {
 }
 
 
+def mixture() -> PretrainedConfig:
+    """A mixture of experts."""
+    return MixtralConfig(**_SHAPE, num_local_experts=4, num_experts_per_tok=2)
+
+
+def fine_mixture() -> PretrainedConfig:
+    """A mixture of many small experts, with query and key norms."""
+    return Qwen3MoeConfig(
+        **_SHAPE, head_dim=32, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32
+    )
+
+
 def sinks_and_windows() -> PretrainedConfig:
     """The shape of gpt-oss: experts, attention sinks, windows on every other layer."""
     return GptOssConfig(
-        **_SHAPE, head_dim=32, num_local_experts=4, num_experts_per_tok=2, sliding_window=32
+        **_SHAPE | {"hidden_size": 64},
+        head_dim=32,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        sliding_window=32,
     )
 
 
 Shape = Callable[[], PretrainedConfig]
-SHAPES: tuple[Shape, ...] = (sinks_and_windows,)
+SHAPES: tuple[Shape, ...] = (mixture, fine_mixture, sinks_and_windows)
 
 
 def save(shape: Shape, directory: Path) -> Path:

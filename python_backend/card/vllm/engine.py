@@ -10,7 +10,8 @@ import dataclasses
 import random
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,15 @@ def chooses_rows(settings: Settings) -> bool:
     return CONTROLLERS[settings.control].chooses_rows
 
 
+@contextmanager
+def _refusal(what: str) -> Iterator[None]:
+    """Raise `EngineError` for whatever vLLM raises."""
+    try:
+        yield
+    except Exception as error:
+        raise EngineError(f"{what}: {' '.join(str(error).split())}") from error
+
+
 class VllmEngine:
     """The core, and a number for each session that the loop opens. Of `card.engines.Engine` it has
     what concerns sessions; vLLM forwards rows by itself.
@@ -77,11 +87,8 @@ class VllmEngine:
             candidates=candidates_of(settings),
             on_processor=not target.vllm.devices,
         )
-        try:
+        with _refusal(f"{target.path}: vLLM cannot load it"):
             engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise EngineError(f"{target.path}: vLLM cannot load it: {reason}") from error
         self._engine = engine  # its end would end the core
         self._inputs = engine.input_processor
         self._tasks = engine.get_supported_tasks()
@@ -91,7 +98,9 @@ class VllmEngine:
         self._ids: dict[int, str] = {}
         self._sessions: dict[str, int] = {}
         measures = self._speculates and chooses_rows(settings)
-        self.row_costs_ms = self._measure(candidates_of(settings)) if measures else {}
+        with _refusal(f"{target.path}: vLLM cannot run it"):
+            costs = self._measure(candidates_of(settings) if measures else 0)
+        self.row_costs_ms = costs if measures else {}
 
     # --- sessions -----------------------------------------------------------------------------
 
@@ -190,7 +199,7 @@ class VllmEngine:
     def _measure(self, most: int) -> dict[int, float]:
         """Milliseconds of a step with one text, by its rows; nothing for more rows than the context
         has room for."""
-        prompt = list(range(min(_PROMPT_TOKENS, self.context // 4)))
+        prompt = list(range(max(1, min(_PROMPT_TOKENS, self.context // 4))))
         endless = SlotRequest(
             np.array(prompt), self.context - len(prompt), "", SamplingParameters()
         )
