@@ -23,9 +23,10 @@ DECIDED = {
     "async_scheduling": "CARD",
     "data_parallel_size": "the number of services",
     "disable_log_stats": "CARD",
-    "trust_remote_code": "CARD, which runs no code of a model",
 }
 """Arguments of vLLM that `target.vllm` does not take, and what decides them."""
+
+_OF_CODE = "trust_remote_code"
 
 
 class VllmSettings(Section):
@@ -52,6 +53,8 @@ class VllmSettings(Section):
 
     @model_validator(mode="after")
     def _only_what_it_decides(self) -> VllmSettings:
+        if _OF_CODE in self.arguments:
+            raise ValueError(f"{_OF_CODE} is not taken: CARD runs no code of a model")
         for name in self.arguments:
             if decides := DECIDED.get(name):
                 raise ValueError(f"{name} is not set here: {decides} decides it")
