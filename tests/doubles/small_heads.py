@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from card.engines.architecture import architecture_of, read_architecture
 from card.engines.checkpoints import DenseMatrix
@@ -16,7 +15,8 @@ from card.engines.options import EngineOptions
 from card.settings import REPOSITORY_ROOT
 from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.engine import HeadEngine
-from card.speculation.drafters.heads.formats import HeadConfig, head_of
+from card.speculation.drafters.heads.formats import EAGLE3, HeadConfig, head_of
+from training.heads.files import config_of, write_head
 
 HEADS = REPOSITORY_ROOT / "tests/heads"
 OPTIONS = EngineOptions(context=200, sessions=4, paths=0, pending=64, threads=1)
@@ -55,24 +55,11 @@ def save_random_head(directory: Path, target: Path, ids: int = 512) -> None:
     """Save a head for this target in the format of `speculators`; it agrees with nothing."""
     torch.manual_seed(0)
     a = read_architecture(target)
-    shape = {
-        "model_type": "llama",
-        "vocab_size": a.vocabulary,
-        "hidden_size": a.hidden,
-        "intermediate_size": a.intermediate,
-        "num_hidden_layers": 1,
-        "num_attention_heads": a.heads,
-        "num_key_value_heads": a.kv_heads,
-        "head_dim": a.head_size,
-        "max_position_embeddings": a.context,
-        "rms_norm_eps": a.norm_epsilon,
-    }
-    said = {"speculators_model_type": "eagle3", "transformer_layer_config": shape}
-    (directory / "config.json").write_text(json.dumps(said))
+    taps = HeadConfig(EAGLE3, {}, None).taps(a.layers)
+    said = config_of(a, taps, ids, steps=3)
     config = head_of(said)
     assert config is not None
-    taps = len(config.taps(a.layers))
     layer = architecture_of(config.decoder, directory / "config.json")
-    head = Eagle3(config, layer, taps=taps, tapped=taps * a.hidden, ids=ids, biases=(False, False))
-    offsets = torch.arange(ids) * (a.vocabulary // ids - 1)
-    save_file(head.state_dict() | {"d2t": offsets}, directory / "model.safetensors")
+    tapped = len(taps) * a.hidden
+    head = Eagle3(config, layer, taps=len(taps), tapped=tapped, ids=ids, biases=(False, False))
+    write_head(head, said, np.arange(ids) * (a.vocabulary // ids), directory)

@@ -45,4 +45,5 @@ from card.cache.tree import (
     best_subtree,
     descend,
     follow,
+    num_agreed,
 )

@@ -273,3 +273,13 @@ def _likely_descendants(tree: Tree, node: int, reach: int) -> tuple[list[int], l
             below.append(index)
             weight.append(math.exp(min(score[index] - base, 0.0)))
     return below, weight
+
+
+def num_agreed(tokens: Sequence[int], candidates: Sequence[int]) -> int:
+    """How many of the first tokens are the first candidates."""
+    agreed = 0
+    for token, candidate in zip(tokens, candidates, strict=False):
+        if token != candidate:
+            break
+        agreed += 1
+    return agreed

@@ -16,6 +16,7 @@ from card.cache import (
     Step,
     TargetSlot,
     Tree,
+    num_agreed,
 )
 from card.constraints.constraint import Constraint
 from card.decoding.draft_wait import DraftWait
@@ -330,11 +331,7 @@ class TargetSession:
 def _guided(chain: Candidates, forced: list[int]) -> Candidates:
     """The chain as far as it agrees with the tokens that the guide forces, then the forced rest; a
     chain that begins with all forced tokens stays as it is."""
-    agreed = 0
-    for token, wanted in zip(chain.tokens, forced, strict=False):
-        if token != wanted:
-            break
-        agreed += 1
+    agreed = num_agreed(chain.tokens, forced)
     if agreed == len(forced):
         return chain
     behind = forced[agreed:]

@@ -23,8 +23,8 @@ from card.cache import (
     TargetSlot,
     best_chain,
     descend,
+    num_agreed,
 )
-from card.engines.guest.commits import num_agreed
 from card.speculation.pacing import PACINGS
 from card.tensorrt_llm.bindings import Bindings
 

@@ -14,13 +14,12 @@ from typing import Any, cast
 import numpy as np
 from vllm.v1.engine import FinishReason
 
-from card.cache import Finish, Pool
+from card.cache import Finish, Pool, num_agreed
 from card.constraints import Guide
 from card.constraints.compiler import GuideCompiler
 from card.decoding.loop import TargetLoop, Turn
 from card.decoding.session import NO_QUERY, Query, TargetSession
 from card.engines import Engine, SequenceTokens
-from card.engines.guest.commits import num_agreed
 from card.sampling import Likeliest
 from card.settings import Settings
 from card.speculation.acceptance import VerifyResult

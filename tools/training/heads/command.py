@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 import torch
 import typer
-from pydantic import ValidationError
 
 from card.engines import EngineError
 from card.engines.architecture import read_architecture
@@ -20,6 +18,7 @@ from training.heads.fitting import HeadTraining
 from training.heads.recipe import HeadRecipe
 from training.heads.states import TappedTarget
 from training.parallel.files import Texts, read_texts
+from training.recipe_file import recipe_of
 from training.terminal import bar, console, told
 
 
@@ -44,7 +43,7 @@ def heads(
     OUTPUT, if there is one."""
     with told():
         torch.set_num_threads(threads)
-        chosen = _read(recipe)
+        chosen = recipe_of(HeadRecipe, recipe)
         found = read_texts(texts, chosen.window)
         if len(found) <= chosen.held_out:
             raise TrainingError(
@@ -77,13 +76,3 @@ def begin(
     most = np.argsort(-counts, kind="stable")[: recipe.ids]
     config = config_of(tapped.architecture, taps, len(most), recipe.steps)
     return HeadTraining(config, tapped, texts, np.sort(most), recipe, output)
-
-
-def _read(path: Path | None) -> HeadRecipe:
-    try:
-        return HeadRecipe() if path is None else HeadRecipe(**json.loads(path.read_text()))
-    except json.JSONDecodeError as error:
-        raise TrainingError(f"{path} is not JSON: {error}") from error
-    except ValidationError as error:
-        faults = "; ".join(f"{fault['loc'][0]}: {fault['msg']}" for fault in error.errors())
-        raise TrainingError(f"{path}: {faults}") from error

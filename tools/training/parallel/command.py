@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
-from pydantic import ValidationError
 
 from training.compute import compute_of
 from training.errors import TrainingError
 from training.parallel.files import free_ids, read_draft, read_texts, write_draft
 from training.parallel.fitting import Tuning
 from training.parallel.recipe import ParallelRecipe
+from training.recipe_file import recipe_of
 from training.terminal import bar, console, told
 
 
@@ -50,7 +49,7 @@ def parallel(
     """Tune a draft for blocks in one pass (PARD). Resumes where a former run in OUTPUT stopped."""
     with told():
         torch.set_num_threads(threads)
-        chosen = _read(recipe)
+        chosen = recipe_of(ParallelRecipe, recipe)
         compute = compute_of(device)
         found = read_texts(texts, max(chosen.window, chosen.evaluation_window))
         if len(found) <= chosen.held_out + chosen.windows:
@@ -78,13 +77,3 @@ def parallel(
             f"by place {' '.join(f'{share:.2f}' for share in after.by_place)}\n"
             f"the draft is in {output / 'draft'}, the curve in {output / 'curve.jsonl'}"
         )
-
-
-def _read(path: Path | None) -> ParallelRecipe:
-    try:
-        return ParallelRecipe() if path is None else ParallelRecipe(**json.loads(path.read_text()))
-    except json.JSONDecodeError as error:
-        raise TrainingError(f"{path} is not JSON: {error}") from error
-    except ValidationError as error:
-        faults = "; ".join(f"{fault['loc'][0]}: {fault['msg']}" for fault in error.errors())
-        raise TrainingError(f"{path}: {faults}") from error

@@ -1,5 +1,4 @@
 """What engines of other projects have in common: they schedule, keep KV and sample by themselves.
 
 `admission`  what a request may not ask of such an engine, and how it is then decoded
-`commits`    what became of the candidates of a pass
 """
