@@ -108,5 +108,5 @@ FAMILIES: Mapping[str, Family] = {
 }
 """By ``model_type`` (SmolLM, SmolLM2 and TinyLlama are ``llama``; Phi-4 is ``phi3``)."""
 
-ELSEWHERE = "; a mixture of experts, latent or linear attention is computed by no engine here"
+ELSEWHERE = "; for a target that vLLM runs, set target.engine: vllm"
 """The hint behind a refusal of a family."""

@@ -45,5 +45,6 @@ def check_tensor_not_quantised(path: Path, name: str, dtype: str) -> None:
 def _error(path: Path, method: str) -> QuantisedError:
     return QuantisedError(
         f"{path}: the checkpoint is quantised ({method}), and quantised checkpoints are not "
-        "supported; allowed: weights in float32, float16 or bfloat16, or a GGUF file"
+        "supported; allowed: weights in float32, float16 or bfloat16, or a GGUF file; for a target "
+        "that vLLM runs, set target.engine: vllm"
     )
