@@ -225,3 +225,17 @@ def test_large_guides_are_forgotten_before_small_ones_are() -> None:
         for letter in letters:
             asked.compiler.constraint(Guide("regex", letter * times))
     assert [asked.letters.get(timeout=60) for _ in range(8)] == [*"abcaxyzu"]
+
+
+def test_draft_gives_a_guide_up_when_it_is_slow() -> None:
+    guide = TOKENS.compile(WORDS)
+    guide.is_slow = True
+    assert DraftConstraint(_ready(guide), GuideThreads(), _LONG_S).masks_behind([[]]) is None
+
+
+def test_draft_goes_without_a_guide_when_it_is_long() -> None:
+    asked = _Asked()
+    long = asked.compiler.draft_constraint(Guide("regex", "a" * 40_000))
+    asked.compiler.draft_constraint(Guide("regex", "b"))
+    assert asked.letters.get(timeout=60) == "b"
+    assert long.masks_behind([[]]) is None

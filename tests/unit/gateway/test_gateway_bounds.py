@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import threading
 import tracemalloc
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 from client_double import Request, response
-from fuzz_gateway import fuzz_gateway
 from gateway_double import (
     CHAT,
     LIMIT_S,
@@ -353,11 +351,3 @@ def test_body_in_chunks_of_one_byte_is_read(whole: RunningGateway) -> None:
         + chunks + b"0\r\n\r\n",
     )  # fmt: skip
     assert answer.split()[1] == b"200"
-
-
-SEED = 48
-EXAMPLES = int(os.environ.get("CARD_FUZZ_EXAMPLES", "300"))
-
-
-def test_body_is_answered_or_refused_when_it_is_hostile() -> None:
-    assert fuzz_gateway(SEED, EXAMPLES) >= EXAMPLES

@@ -306,3 +306,30 @@ def test_door_listens_on_the_addresses_that_its_host_names(
         finally:
             process.terminate()
             process.wait(START_S)
+
+
+PROGRAM = """
+import resource
+from card_guard.descriptors import allow_descriptors
+from {package} import command
+command.{server}.run = lambda *_, **__: print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 500))
+allow_descriptors(400)
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+command.app({arguments}, standalone_mode=False)
+"""
+
+
+TOKENIZER_OPTION = f"--tokenizer={TARGET}"
+
+
+@pytest.mark.parametrize(
+    ("package", "server", "arguments"),
+    [("card_guard", "asyncio", []), ("card_gateway", "uvicorn.Server", [TOKENIZER_OPTION])],
+)
+def test_it_asks_for_as_many_descriptors_as_it_may_have(
+    package: str, server: str, arguments: list[str]
+) -> None:
+    program = PROGRAM.format(package=package, server=server, arguments=arguments)
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert shown.stdout == "400 500\n500 500\n", shown.stderr

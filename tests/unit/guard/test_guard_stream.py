@@ -9,11 +9,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import grpc
 import pytest
-from grpc.aio import ServicerContext
+from grpc.aio import ServicerContext, StreamStreamCall
 from tritonclient.grpc import service_pb2
 
 from card_guard.admission import Admission
 from card_guard.proxy import Proxy
+from card_guard.stream import TritonStream
 
 WAIT_S = 30.0
 ASKED_NO_MORE_AND_LEFT = ["asked", "answers", "will hear no more", "left"]
@@ -155,3 +156,38 @@ def channel_to_guard(
     triton: grpc.aio.Channel, most_leaving: int = 8
 ) -> AbstractAsyncContextManager[grpc.aio.Channel]:
     return channel_to_server([Proxy(triton, ["ensemble"], Admission(1024, 10.0), most_leaving)])
+
+
+TIME_TO_HEAR_S = 0.2
+"""Of a stand-in that may get no processor for a while."""
+
+
+def stream_of(channel: grpc.aio.Channel) -> StreamStreamCall:
+    return channel.stream_stream("/Triton/Converse")()
+
+
+async def stream_whose_client_left(channel: grpc.aio.Channel, triton: Triton) -> TritonStream:
+    """Asked, and still unanswered; whoever waited for its end was cancelled."""
+    stream = TritonStream(stream_of(channel), drop, behind_response_s=TIME_TO_HEAR_S)
+    await stream.ask(b"a request")
+    client = asyncio.create_task(stream.ends())
+    await triton.is_asked.wait()
+    client.cancel()
+    await asyncio.wait({client})
+    assert client.cancelled()
+    return stream
+
+
+async def drop(message: bytes) -> None:
+    assert message == b"an answer"
+
+
+async def test_a_client_that_is_cancelled_while_it_waits_cancels_nothing_yet() -> None:
+    triton = Triton()
+    async with channel_to(triton) as channel:
+        stream = await stream_whose_client_left(channel, triton)
+        await all_is_told(channel)
+        triton.may_answer.set()
+        await asyncio.wait_for(stream.leave(lingers=True), WAIT_S)
+        await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
+    assert triton.seen == ASKED_NO_MORE_AND_LEFT

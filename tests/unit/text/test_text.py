@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -269,3 +270,22 @@ def test_every_delta_says_whose_its_first_bytes_are(
         own = flags[place : place + size]
         assert part.accepted_bytes == (own.index(False) if False in own else size)
         place += size
+
+
+def test_special_tokens_are_listed_once_when_streams_are_many() -> None:
+    class Counted:
+        def __init__(self, tokenizer: Tokenizer) -> None:
+            self.lists = 0
+            self._tokenizer = tokenizer
+
+        def get_added_tokens_decoder(self) -> Any:
+            self.lists += 1
+            return self._tokenizer.get_added_tokens_decoder()
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._tokenizer, name)
+
+    counted: Any = Counted(Tokenizer(models.BPE({"a": 0}, [])))
+    for _ in range(3):
+        Detokenizer(counted, [0]).push([0], [False])
+    assert counted.lists == 1

@@ -198,3 +198,9 @@ def test_the_kernel_tells_of_each_thread_of_a_real_process() -> None:
         assert now[process.pid].is_ready
         process.stdin.close()
     assert threads_of(process.pid) == {}
+
+
+def test_a_stop_is_forgotten_when_the_model_goes_on_in_time(looking: Looking) -> None:
+    for _ in range(10):
+        assert looking.look("card", Sight(STOPPED)) is None
+        assert looking.look("card", Sight(RUNNING)) is None
