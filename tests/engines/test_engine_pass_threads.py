@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from card.engines.openvino.threads import MOST_PASSES_WITH_ALL as ALL
 from card.engines.openvino.threads import MOST_PASSES_WITH_FEW as FEW
 from card.engines.openvino.threads import PassThreads, ThreadLimit
@@ -37,25 +35,10 @@ class Machine(ThreadLimit):
         return Counter(self.limits)
 
 
-def test_one_pass_is_enough_if_the_others_take_part() -> None:
-    machine = Machine(others_share=0.1)
-    threads = machine.threads(2)
-    assert machine.passes(threads, FEW) == {1: FEW}
-    assert machine.passes(threads, FEW + 1) == {2: 1, 1: FEW}
-    assert machine.limits[0] == 2
-
-
 def test_where_cores_are_busy_some_passes_try_and_then_many_do_not() -> None:
     machine = Machine(others_share=0.01)
     threads = machine.threads(2)
     assert machine.passes(threads, 2 * (FEW + ALL)) == {1: 2 * FEW, 2: 2 * ALL}
-
-
-@pytest.mark.parametrize(("share", "tries"), [(2.9, ALL), (3.1, 1)])
-def test_one_of_several_that_did_nothing_is_noticed(share: float, tries: int) -> None:
-    machine = Machine(others_share=share)
-    threads = machine.threads(5)
-    assert machine.passes(threads, FEW + ALL)[5] == tries
 
 
 def test_who_wants_it_exactly_never_gets_more() -> None:

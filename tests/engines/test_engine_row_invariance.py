@@ -103,9 +103,8 @@ CASES = {
     "openvino rotated in part": Case(OpenVinoEngine, "phi3", "float32"),
     **{f"openvino {name}": Case(OpenVinoEngine, name, "auto") for name in GGUF},
     "openvino any rows": Case(OpenVinoEngine, "trained", "auto", replace(OPTIONS, graph_rows=())),
-    "torch bfloat16": Case(TorchEngine, "trained", "bfloat16"),
+    "torch bfloat16": Case(TorchEngine, "gemma3_text", "bfloat16"),
     "torch float32": Case(TorchEngine, "qwen3", "float32"),
-    "torch windows": Case(TorchEngine, "gemma3_text", "float32"),
 }
 
 

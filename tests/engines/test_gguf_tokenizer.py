@@ -180,9 +180,9 @@ def test_llama_3_begins_with_bos_and_takes_whole_words() -> None:
 
 def test_a_file_without_the_field_is_cut_as_by_gpt_2_and_says_so() -> None:
     unnamed, named = with_words_of_llama_cpp(None), with_words_of_llama_cpp("gpt-2")
+    cutting, expected = unnamed.tokenizer(), named.tokenizer()
     for text in LLAMA_CPP["texts"]:
-        ids = unnamed.tokenizer().encode(text).ids
-        assert ids == named.tokenizer().encode(text).ids
+        assert cutting.encode(text).ids == expected.encode(text).ids
     (warning,) = unnamed.warnings()
     assert "tokenizer.ggml.pre" in warning
     assert named.warnings() == []

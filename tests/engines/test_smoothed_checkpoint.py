@@ -17,7 +17,6 @@ from card.engines.checkpoints import (
     LinearTensors,
     SmoothedCheckpoint,
     smoothed,
-    worth_smoothing,
 )
 from card.engines.checkpoints.forward import forward, inputs_of
 
@@ -122,11 +121,6 @@ def test_a_smoothed_layer_computes_the_same(architecture: Architecture) -> None:
             assert isinstance(tensors.weight, GroupedMatrix)
             assert tensors.weight.bits == 8
             assert not tensors.weight.zero_points()[1].any()
-
-
-def test_codes_with_whole_zero_points_stay() -> None:
-    assert not worth_smoothing(Q41(ARCHITECTURE, whole=True))
-    assert worth_smoothing(Q41(ARCHITECTURE))
 
 
 def test_large_matrices_stay_in_four_bits() -> None:

@@ -5,7 +5,6 @@ No test here needs a GPU: what a machine shows is handed in.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -75,11 +74,6 @@ def test_dtype_is_refused_by_name_when_the_kernels_do_not_compute_in_it(
         assert choose_dtype(wanted, torch.device("cuda:0")) is found
 
 
-def test_a_missing_device_is_noticed_before_any_file_is_read() -> None:
-    with pytest.raises(EngineError, match="without CUDA"):
-        CapturedEngine.load(Path("/nowhere"), OPTIONS, WITHOUT_CUDA)
-
-
 @pytest.mark.parametrize(
     ("family", "named"),
     [
@@ -95,17 +89,6 @@ def test_a_model_that_the_kernels_do_not_compute_is_refused_by_name(
     tiny_models.save(tmp_path, family)
     with pytest.raises(EngineError, match=named):
         CapturedEngine.load(tmp_path, OPTIONS, HOPPERS)
-
-
-def test_a_llama_of_another_activation_or_rotation_is_refused_on_cuda(tmp_path: Path) -> None:
-    tiny_models.save(tmp_path, "llama2")
-    config = tmp_path / "config.json"
-    plain = json.loads(config.read_text())
-    for change in ({"hidden_act": "gelu_new"}, {"partial_rotary_factor": 0.5}):
-        rope = plain["rope_parameters"] | change
-        config.write_text(json.dumps(plain | change | {"rope_parameters": rope}))
-        with pytest.raises(EngineError, match="does not run on CUDA"):
-            CapturedEngine.load(tmp_path, OPTIONS, HOPPERS)
 
 
 def test_a_device_in_the_settings_reaches_the_engine() -> None:
@@ -173,13 +156,3 @@ def test_the_slots_that_a_refusal_names_fit_and_no_more_do(
     assert f"{slots} slot" in message
     assert refusal(need, replace(options, sessions=slots), free) is None
     assert refusal(need, replace(options, sessions=slots + 1), free) is not None
-
-
-def test_a_refusal_names_the_context_that_would_fit() -> None:
-    need = Need(weights=16 << 30, workspace=1 << 30, kv_position=1 << 17, spare=512)
-    options = replace(OPTIONS, sessions=16, context=8192)
-    message = refusal(need, options, need.total(16, 2048))
-    assert message is not None
-    assert "16 slots of 2048 positions (limits.context_tokens)" in message
-    assert refusal(need, replace(options, context=2048), need.total(16, 2048)) is None
-    assert "16.0 GiB" in message

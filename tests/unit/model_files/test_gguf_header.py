@@ -126,18 +126,6 @@ def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
         model_files_of(file)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelFilesError, match=r"model\.gguf does not exist"):
-        model_files_of(tmp_path / "model.gguf")
-
-
-def test_a_folder_of_several_files_wants_one_named(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.gguf").touch()
-    with pytest.raises(ModelFilesError, match=r"several GGUF files; name one: a\.gguf, b\.gguf"):
-        model_files_of(tmp_path)
-
-
 def test_a_header_longer_than_the_bound_is_refused(tmp_path: Path) -> None:
     """The file is sparse: it takes no room, and says that a key has a gigabyte."""
     file = tmp_path / "model.gguf"
