@@ -23,7 +23,7 @@ from card.engines.logits import ArrayLogits
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.loading import threads_alone_of
-from card.settings import SettingsError, load_settings
+from card.settings import load_settings
 from card.settings.models import automatic_threads
 
 OPTIONS = EngineOptions(
@@ -147,8 +147,3 @@ def test_the_threads_of_a_target_follow_settings_and_cores(
         assert automatic_threads(target.get("threads_alone"), cores) == threads
     found = load_settings(target=target | {"threads": threads}).target
     assert threads_alone_of(found, cores) == threads_alone
-
-
-def test_threads_alone_must_be_a_multiple_of_those_beside_the_draft() -> None:
-    with pytest.raises(SettingsError, match=r"threads_alone \(4\) must be a multiple of threads"):
-        load_settings(target={"threads": 3, "threads_alone": 4})

@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import openvino as ov
 import pytest
 import tiny_models
 from real_pair import TARGET
@@ -19,7 +18,6 @@ from tiny_models import forward_rows, random_tokens
 from card.engines import Logits, Ranking, SequenceTokens
 from card.engines.calibration import make_row_invariant
 from card.engines.layout import SHORT
-from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.later import Exchange
@@ -73,65 +71,11 @@ def test_decoders_that_round_otherwise_are_not_used(tmp_path: Path) -> None:
     assert engine.model.decoders.keys() == {ANY_ROWS}
 
 
-# --- memory that would come and go ----------------------------------------------------------------
-
-
-class RecordedRequest:
-    """An infer request that remembers how it was used."""
-
-    def __init__(self, request: ov.InferRequest) -> None:
-        self._request = request
-        self.shares_outputs: list[bool] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._request, name)
-
-    def infer(self, *, share_outputs: bool = False) -> None:
-        self.shares_outputs.append(share_outputs)
-        self._request.infer(share_outputs=share_outputs)
-
-
-class RecordedGraph:
-    """A compiled graph whose requests are recorded."""
-
-    def __init__(self, compiled: ov.CompiledModel) -> None:
-        self._compiled = compiled
-        self.requests: list[RecordedRequest] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._compiled, name)
-
-    def create_infer_request(self) -> RecordedRequest:
-        self.requests.append(RecordedRequest(self._compiled.create_infer_request()))
-        return self.requests[-1]
-
-
-def recorded_decoder(decoder: CompiledDecoder, graph: RecordedGraph) -> CompiledDecoder:
-    return replace(decoder, graph=cast(ov.CompiledModel, graph))
-
-
 # --- graphs for fixed numbers of rows -------------------------------------------------------------
 
 
 def chains(dtype: Dtype = "float32", graph_rows: tuple[int, ...] = (1, 4, 8)) -> EngineOptions:
     return EngineOptions(context=128, sessions=2, dtype=dtype, threads=1, graph_rows=graph_rows)
-
-
-def test_few_rows_of_one_session_go_to_the_smallest_graph_that_takes_them(tmp_path: Path) -> None:
-    tiny_models.save(tmp_path, "llama3")
-    loaded = OpenVinoEngine.load(tmp_path, chains())
-    graphs = {rows: RecordedGraph(decoder.graph) for rows, decoder in loaded.model.decoders.items()}
-    compiled = {
-        rows: recorded_decoder(loaded.model.decoders[rows], graph) for rows, graph in graphs.items()
-    }
-    engine = OpenVinoEngine(replace(loaded.model, decoders=compiled), loaded.options)
-    one, other = engine.open_session(), engine.open_session()
-    for batch in ([(one, 1)], [(one, 3)], [(other, 4)], [(one, 5)], [(one, 4), (other, 1)]):
-        engine.forward([SequenceTokens(session, list(range(rows))) for session, rows in batch])
-        for session, rows in batch:
-            engine.commit_kv(session, range(rows))
-    passes = {rows: len(graph.requests[0].shares_outputs) for rows, graph in graphs.items()}
-    assert passes == {1: 1, 4: 2, 8: 2}
 
 
 def test_a_model_whose_decoders_round_otherwise_goes_without_them(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from card.engines import EngineError
-from card.engines.architecture import read_architecture
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
@@ -170,11 +169,6 @@ def test_a_file_that_is_damaged_is_refused_by_name(
     assert name in refusal(directory)
 
 
-def test_a_top_level_rope_theta_counts_where_its_section_has_none(directory: Path) -> None:
-    edit_config(directory, rope_theta=500_000.0, rope_parameters={"rope_theta": None})
-    assert read_architecture(directory).rope.theta == 500_000.0
-
-
 UP, Q_BIAS = "model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"
 MISSING = ("model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight", "lm_head.weight")
 
@@ -249,12 +243,6 @@ def test_shards_that_contradict_the_index_or_each_other_are_refused(shards: list
     message = refusal(first.parent)
     assert "lies in copy.safetensors and in" in message
     assert first.name in message
-
-
-def test_a_dtype_that_an_engine_does_not_compute_in_is_refused(directory: Path) -> None:
-    options = EngineOptions(context=64, sessions=1, dtype="int8")
-    with pytest.raises(EngineError, match="int8; engine: openvino"):
-        TorchEngine.load(directory, options)
 
 
 # --- the pair -------------------------------------------------------------------------------------

@@ -267,14 +267,6 @@ def test_sessions_that_share_passes_and_kept_text_have_the_bits_of_single_rows(
     )
 
 
-def test_only_the_rows_that_are_wanted_have_logits(subject: Subject) -> None:
-    engine, text = subject.engine, subject.texts[0]
-    with opened(engine) as one, opened(engine) as other:
-        batch = [SequenceTokens(one, text[:9], logits=1), SequenceTokens(other, text[:5], logits=0)]
-        (logits, _) = engine.forward(batch)
-        np.testing.assert_array_equal(logits.row(0), subject.expected[0][8])
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_text_of_a_thousand_tokens_keeps_its_bits(
     tmp_path: Path, dtype: Dtype, engine_class: type[AnyEngine]

@@ -26,7 +26,7 @@ from card.engines.torch.captured.device import (
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.memory import Need, check_fits, need_of
 from card.loading import choose_engine, load_engine
-from card.settings import SettingsError, load_settings
+from card.settings import load_settings
 
 WITHOUT_CUDA = Devices("2.13.0+cpu", None, ())
 WITHOUT_DEVICE = Devices("2.13.0", "12.9", ())
@@ -96,25 +96,6 @@ def test_a_device_in_the_settings_reaches_the_engine() -> None:
     assert choose_engine(settings, settings.target) == "torch"
     with pytest.raises(EngineError, match="cuda:99"):
         load_engine(settings, "target")
-
-
-@pytest.mark.parametrize(
-    ("section", "named"),
-    [
-        ({"device": "cuda:0", "engine": "openvino"}, "openvino runs on cpu alone"),
-        ({"device": "cuda:0", "dtype": "int8"}, "int8 does not run on a GPU"),
-        ({"device": "cuda:0", "dtype": "float32"}, "float32 does not run on a CUDA device"),
-        ({"device": "cpu", "dtype": "float16"}, "float16 does not run on a processor"),
-        ({"device": "cuda:"}, "device"),
-        ({"device": "mps"}, "device"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(
-    section: dict[str, str], named: str
-) -> None:
-    with pytest.raises(SettingsError, match="target") as caught:
-        load_settings(target=section)
-    assert named in str(caught.value)
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -101,16 +101,6 @@ def test_ratio_is_the_geometric_mean_of_what_each_text_gained() -> None:
     assert 2.0 <= ratio.low < ratio.value < ratio.high <= 8.0
 
 
-def test_best_of_a_peer_is_the_mode_that_is_fastest_over_all_texts() -> None:
-    found = ratios(
-        [*speeds(CARD, a=200, b=200), *speeds(PLAIN, a=100, b=100), *speeds(LOOKUP, a=50, b=400)],
-        QUESTIONS,
-    )
-    ratio = answer(found, "CARD / llama.cpp's best")
-    assert ratio.to == "llama_cpp_prompt_lookup"
-    assert ratio.value == pytest.approx(2**0.5)  # of 4 and 1/2
-
-
 def test_interval_holds_the_true_ratio_about_nineteen_times_in_twenty() -> None:
     generator = np.random.default_rng(2)
     held = 0

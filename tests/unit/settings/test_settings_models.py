@@ -157,11 +157,6 @@ def test_settings_may_name_masks_block_and_drafter(draft: Path) -> None:
     assert (settings.drafter, draft_config(settings).mask_ids) == ("tree", ())
 
 
-def test_draft_without_masks_is_used_step_by_step(draft: Path) -> None:
-    settings = load_settings(draft={"path": str(draft)})
-    assert (settings.drafter, draft_config(settings).block) == ("tree", 1)
-
-
 @pytest.mark.parametrize("value", [-1, "<mask>", [], [3, None], True])
 def test_wrong_masks_are_refused_by_name(draft: Path, value: Any) -> None:
     named(draft, pard_token=value)

@@ -140,14 +140,6 @@ def test_setup_refuses_an_unsuitable_python_in_one_line(
     assert not (checkout / ".venv").exists()
 
 
-@pytest.mark.parametrize("python", ["/bin/false", "/bin/true", "/nowhere/python3"])
-def test_setup_refuses_what_is_no_python_by_name(checkout: Path, python: str) -> None:
-    result = set_up(checkout, python)
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith(f"setup: PYTHON={python} is no Python: set it to the path of a CPython")
-
-
 def test_setup_refuses_a_folder_that_tritons_python_cannot_read(
     checkout: Path, tmp_path: Path
 ) -> None:
