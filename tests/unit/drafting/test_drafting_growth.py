@@ -112,15 +112,6 @@ def test_nodes_that_end_alike_share_what_is_below_them() -> None:
     assert not strict.copies(view_of(tree, {0, 1, 2, 4}), depth=9)[0].tokens, "1 3 is not 2 3"
 
 
-def test_under_noise_only_nodes_of_one_depth_share() -> None:
-    tree = GrowingTree(32)
-    #  3 at depth 0 with 4 below; 3 at depth 1 below 5
-    tree.add(Nodes([3, 5, 4, 3], [ROOT, ROOT, 0, 1], [-0.1] * 4))
-    rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
-    assert rule.copies(view_of(tree, {0, 1}), depth=9)[0].tokens == [4]
-    assert not rule.copies(view_of(tree, {0, 1}, greedy=False), depth=9)[0].tokens
-
-
 @pytest.mark.parametrize("growth", GROWTHS)
 @pytest.mark.parametrize("parameters", [GREEDY, SAMPLED])
 def test_every_growth_rule_is_of_use(growth: str, parameters: SamplingParameters) -> None:

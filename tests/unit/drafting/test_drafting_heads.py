@@ -172,13 +172,3 @@ def test_tree_is_replaced_by_one_from_true_states_when_a_commit_leaves_some_of_i
     assert expected is not None
     assert tree.token == list(expected.tokens)
     np.testing.assert_allclose(nodes.logprobs, expected.logprobs, atol=1e-5)
-
-
-def test_drafter_goes_on_with_its_own_states_when_the_targets_are_late() -> None:
-    scene = Scene()
-    scene.published = len(PROMPT) - 2
-    scene.commit([5, 7, 9])
-    nodes = scene.propose()
-    assert nodes is not None
-    assert nodes.passes == 1
-    assert len(scene.session.tree) > 0

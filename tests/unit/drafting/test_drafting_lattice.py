@@ -40,13 +40,6 @@ def test_paths_are_the_likeliest_products_and_parents_stand_before_children() ->
     assert all(parent < node for node, parent in enumerate(paths.parent))
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 5])
-def test_best_path_is_whole_before_other_paths_get_nodes(most: int) -> None:
-    paths = likeliest_paths(PLACES, most)
-    assert len(paths) == most
-    assert words(paths.path(min(most, len(PLACES)) - 1)) == "ace"[:most]
-
-
 def test_beam_takes_the_path_that_ngrams_join() -> None:
     """Place by place "ac" is the likeliest; the n-grams say that only "ad" and "bc" occur."""
     weigh = NgramWeights(

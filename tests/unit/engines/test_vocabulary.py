@@ -109,13 +109,6 @@ def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, name: str, content:
 VOCABULARY = 100
 
 
-def test_ids_are_taken_once_and_in_order(tmp_path: Path) -> None:
-    (tmp_path / DRAFT_VOCABULARY).write_text('{"ids": [7, 99, 0, 7]}')
-    ids = read_draft_vocabulary(tmp_path, VOCABULARY)
-    assert ids is not None
-    assert ids.tolist() == [0, 7, 99]
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -40,18 +40,6 @@ def refusal(file: Path) -> str:
     return said
 
 
-def test_metadata_and_tensors_are_read(file: Path) -> None:
-    header = read_header(file)
-    assert header.metadata["general.name"] == "small"
-    assert header.metadata["some.numbers"] == [1, 2, 3]
-    assert header.metadata["tokenizer.ggml.tokens"] == ["a", "b"]
-    assert header.tensors["first"].shape == (2, 32)
-    content = file.read_bytes()
-    second = header.tensors["second"]
-    stored = np.frombuffer(content[second.offset : second.offset + second.size], np.float32)
-    assert stored.tolist() == list(range(32))
-
-
 def test_a_file_cut_off_anywhere_is_refused(file: Path) -> None:
     content = file.read_bytes()
     needed = max(tensor.offset + tensor.size for tensor in read_header(file).tensors.values())
