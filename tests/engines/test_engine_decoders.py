@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
@@ -15,13 +13,13 @@ import tiny_models
 from real_pair import TARGET
 from tiny_models import forward_rows, random_tokens
 
-from card.engines import Logits, Ranking, SequenceTokens
+from card.engines import Ranking, SequenceTokens
 from card.engines.calibration import make_row_invariant
 from card.engines.layout import SHORT
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.later import Exchange
-from card.engines.options import DRAFT_ROWS, Dtype, EngineOptions
+from card.engines.options import DRAFT_ROWS, EngineOptions
 from card.engines.row_costs import RowCosts
 from card.engines.warm_up import run_largest_passes
 
@@ -74,16 +72,13 @@ def test_decoders_that_round_otherwise_are_not_used(tmp_path: Path) -> None:
 # --- graphs for fixed numbers of rows -------------------------------------------------------------
 
 
-def chains(dtype: Dtype = "float32", graph_rows: tuple[int, ...] = (1, 4, 8)) -> EngineOptions:
-    return EngineOptions(context=128, sessions=2, dtype=dtype, threads=1, graph_rows=graph_rows)
-
-
 def test_a_model_whose_decoders_round_otherwise_goes_without_them(tmp_path: Path) -> None:
     """Of very small models the plugin may fuse more where it knows the rows. Here those for few
     rows are another model's."""
     tiny_models.save(tmp_path, "llama2")
     tiny_models.save(tmp_path / "other", "llama2", seed=1)
-    loaded = OpenVinoEngine.load(tmp_path, chains("float32", (1, 4, 16)))
+    rows = EngineOptions(context=128, sessions=2, dtype="float32", threads=1, graph_rows=(1, 4, 16))
+    loaded = OpenVinoEngine.load(tmp_path, rows)
     other = OpenVinoEngine.load(tmp_path / "other", loaded.options)
     compiled = {**other.model.decoders, 1: loaded.model.decoders[1]}
     engine = OpenVinoEngine(replace(loaded.model, decoders=compiled), loaded.options)
@@ -104,14 +99,10 @@ def resident_mib():
     fields = Path("/proc/self/statm").read_text().split()
     return int(fields[1]) * 4096 / 2**20
 
-model, dtype, compressed, rows = sys.argv[1:]
+model, *rows = sys.argv[1:]
 options = EngineOptions(
-    context=64,
-    sessions=1,
-    dtype=dtype,
-    threads=1,
-    graph_rows=tuple(map(int, rows.split(","))),
-    compressed=bool(compressed),
+    context=64, sessions=1, dtype="int8", threads=1, graph_rows=tuple(map(int, rows)),
+    compressed=True,
 )
 before = resident_mib()
 engine = OpenVinoEngine.load(Path(model), options)
@@ -120,45 +111,23 @@ print(resident_mib() - before)
 """
 
 
-def growth_mib(
-    model: Path,
-    dtype: Dtype,
-    *,
-    compressed: bool = False,
-    rows: str = "4,8,16",
-) -> float:
-    """What a fresh process takes more with `model` loaded."""
-    arguments = (str(model), dtype, "1" * compressed, rows)
-    command = [sys.executable, "-c", _GROWTH, *arguments]
+def growth_mib(model: Path, *rows: int) -> float:
+    """What a fresh process takes more with decoders for so many rows loaded."""
+    command = [sys.executable, "-c", _GROWTH, str(model), *map(str, rows)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     return float(done.stdout)
 
 
 def test_more_decoders_keep_no_more_copies(larger_checkpoint: Path) -> None:
-    one, three = (
-        growth_mib(larger_checkpoint, "int8", compressed=True, rows=rows)
-        for rows in ("16", "4,8,16")
-    )
-    assert three < 1.5 * one
+    assert growth_mib(larger_checkpoint, 4, 8, 16) < 1.5 * growth_mib(larger_checkpoint, 16)
 
 
 SESSIONS, CONTEXT = 3, 200
 GRAPHS = (1, 4, SHORT, 64)
 
 
-class RecordedEngine(OpenVinoEngine):
-    """Remembers every pass: each session's length and rows."""
-
-    passes: list[list[tuple[int, int]]]
-
-    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
-        assert all(rows.wanted <= len(rows.tokens) for rows in batch)
-        self.passes.append([(self.length(rows.session), len(rows.tokens)) for rows in batch])
-        return super().forward(batch, alone=alone)
-
-
 @pytest.fixture(params=[0, 1, 2], ids=["trees", "chains", "paths"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> RecordedEngine:
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> OpenVinoEngine:
     tiny_models.save(tmp_path, "llama3")
     options = EngineOptions(
         context=CONTEXT,
@@ -169,14 +138,8 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> RecordedEngine:
         threads=1,
         graph_rows=GRAPHS,
     )
-    engine = recorded(OpenVinoEngine.load(tmp_path, options))
-    run_largest_passes(cast(OpenVinoEngine, engine))
-    return engine
-
-
-def recorded(loaded: OpenVinoEngine, kind: type[RecordedEngine] = RecordedEngine) -> RecordedEngine:
-    engine = kind(loaded.model, loaded.options)
-    engine.passes = []
+    engine = OpenVinoEngine.load(tmp_path, options)
+    run_largest_passes(engine)
     return engine
 
 
@@ -189,7 +152,7 @@ def block_sizes(engine: OpenVinoEngine) -> dict[tuple[int, str], int]:
     }
 
 
-def test_no_later_pass_needs_more_memory_for_its_inputs(engine: RecordedEngine) -> None:
+def test_no_later_pass_needs_more_memory_for_its_inputs(engine: OpenVinoEngine) -> None:
     before = block_sizes(engine)
     sessions = [engine.open_session() for _ in range(SESSIONS)]
 

@@ -37,15 +37,10 @@ def completion(
     equal: bool = True,
     category: str = "",
     first_token_s: float = 0.1,
-    answer: str = "",
-    text: str = "",
-    latency: dict[str, float] | None = None,
     counts: dict[str, int] | None = None,
 ) -> Completion:
-    measured = Measurement(
-        text, None, TOKENS, TOKENS / speed, first_token_s, Counter(counts or {}), latency or {}
-    )
-    task = Task(Prompt(prompt, prompt, (1,), category, answer=answer), 0.0, 0, TOKENS)
+    measured = Measurement("", None, TOKENS, TOKENS / speed, first_token_s, Counter(counts or {}))
+    task = Task(Prompt(prompt, prompt, (1,), category), 0.0, 0, TOKENS)
     return Completion(contender, task, measured, equal)
 
 

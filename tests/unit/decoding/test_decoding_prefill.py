@@ -108,8 +108,3 @@ def test_candidates_leave_half_a_chunk_to_prompts(query: str) -> None:
         read, rows = last_pass(both)
         assert read >= chunk // 2
         assert rows == chunk
-
-
-@pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine(FakeModel(16), tree=False, sessions=1, context=64)

@@ -91,9 +91,9 @@ def test_branches_begin_where_the_draft_is_in_doubt_and_nowhere_else() -> None:
     assert forks
 
 
-def view_of(tree: GrowingTree, expanded: set[int], *, greedy: bool = True) -> TreeView:
+def view_of(tree: GrowingTree, expanded: set[int]) -> TreeView:
     entry = [0 if node in expanded else UNEXPANDED for node in range(len(tree))]
-    return TreeView(tree, entry, tree.score, [7], greedy)
+    return TreeView(tree, entry, tree.score, [7])
 
 
 def test_nodes_that_end_alike_share_what_is_below_them() -> None:
