@@ -1,64 +1,26 @@
-"""The one table of input tensors.
+"""The one table of input tensors, and what else stands in a request: its parameters.
 
-The fields of `GenerateRequest` *are* the table: a field is a tensor, its default is the value of an
-absent tensor, and its metadata holds dtype, shape and allowed values. Parsing, refusals and the
-test of the `config.pbtxt` files derive from it. Names and dtypes are those of TensorRT-LLM's Triton
-ensemble; `docs/wire.md` names our additions.
+Parsing, refusals and the test of the `config.pbtxt` files derive from the table. Names and dtypes
+are those of TensorRT-LLM's Triton ensemble; `docs/wire.md` names our additions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
 
 from card.constraints import GUIDE_TYPES
-from card.serving.requests import allowed
-from card.serving.requests.allowed import Check
+from card.serving.requests import tensors as allowed
+from card.serving.requests.refusal import invalid
+from card.serving.requests.tensors import refused_tensor, tensor, tensors
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 
 DECODINGS = tuple(PACINGS)
 
-VOCABULARY = "vocabulary"
-"""Limit of a list with one element for each id."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """Dtype and shape of one input.
-
-    most  for a list, the setting of `limits` that bounds its elements, or `vocabulary`; None: one
-          value
-    dims  shape without the leading batch dimension
-    """
-
-    name: str
-    dtype: str
-    most: str | None
-    check: Check | None
-    doc: str
-    dims: list[int]
-
-    @property
-    def many(self) -> bool:
-        return self.most is not None
-
-
-def tensor(
-    dtype: str,
-    doc: str,
-    check: Check | None = None,
-    *,
-    default: Any = None,
-    most: str | None = None,
-    dims: Sequence[int] | None = None,
-) -> Any:
-    """A field of the table; see `Tensor`."""
-    shape = [-1 if most else 1] if dims is None else list(dims)
-    metadata = {"dtype": dtype, "doc": doc, "check": check, "most": most, "dims": shape}
-    return field(default=default, metadata=metadata)
+PARAMETERS = ("id", "priority", "timeout")
+"""Known request parameters; Triton's own begin with `triton_`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +221,21 @@ class GenerateRequest:
     )
 
 
-def tensors(table: type[GenerateRequest]) -> tuple[Tensor, ...]:
-    """The table as a list, in the order of its fields."""
-    return tuple(Tensor(name=f.name, **f.metadata) for f in fields(table))
+INPUTS = tuple(one.name for one in tensors(GenerateRequest))
+
+
+def check_parameters(parameters: Iterable[str], inputs: Iterable[str] = INPUTS) -> None:
+    """Refuse unknown request parameters. A misspelt name of `inputs` arrives as a parameter."""
+    for name in parameters:
+        if name not in PARAMETERS and not name.startswith("triton_"):
+            known = f"one of {', '.join(PARAMETERS)}; inputs are {', '.join(inputs)}"
+            raise invalid("parameter", name, known)
+
+
+def one_prompt(names: Container[str]) -> tuple[str, ...]:
+    """The tensor that must hold the prompt. Raises `Refusal` if the request has two prompts."""
+    if "input_ids" not in names:
+        return ("text_input",)
+    if "text_input" in names:
+        raise refused_tensor("input_ids", "and text_input are both there; send one of them")
+    return ("input_ids",)

@@ -22,15 +22,13 @@ from card.serving.geometry import pool_geometry
 from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
 from card.serving.notices import Notices, announced
-from card.serving.requests.allowed import Bounds
 from card.serving.requests.follower import TICK_S, Answer, Follower, Listener
-from card.serving.requests.gathering import Gathering
 from card.serving.requests.guide_check import GuideCheck
-from card.serving.requests.parsing import parse
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.sessions import Session, Sessions, WaitingClient
 from card.serving.requests.slot_request import SlotRequests
-from card.serving.requests.streams import Stream
+from card.serving.requests.streams import Gathering, Stream
+from card.serving.requests.tensors import Bounds, parse
 from card.serving.requests.trace import Trace
 from card.serving.requests.vocabulary import Vocabulary
 from card.serving.requests.wire import GenerateRequest

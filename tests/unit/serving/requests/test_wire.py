@@ -10,10 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from card.constraints import Guide
-from card.serving.requests.allowed import Bounds
-from card.serving.requests.parsing import parse
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.slot_request import guide_of, output_budget
+from card.serving.requests.tensors import Bounds, parse
 from card.serving.requests.wire import GenerateRequest
 from card.settings import LimitSettings
 
