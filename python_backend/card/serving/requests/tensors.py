@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -52,7 +53,6 @@ class Tensor:
     dtype: str
     most: str | None
     check: Check | None
-    doc: str
     dims: list[int]
 
     @property
@@ -62,7 +62,6 @@ class Tensor:
 
 def tensor(
     dtype: str,
-    doc: str,
     check: Check | None = None,
     *,
     default: Any = None,
@@ -71,7 +70,7 @@ def tensor(
 ) -> Any:
     """A field of the table; see `Tensor`."""
     shape = [-1 if most else 1] if dims is None else list(dims)
-    metadata = {"dtype": dtype, "doc": doc, "check": check, "most": most, "dims": shape}
+    metadata = {"dtype": dtype, "check": check, "most": most, "dims": shape}
     return field(default=default, metadata=metadata)
 
 
@@ -182,9 +181,11 @@ def parse(
     table: type[Request],
     arrays: Mapping[str, NDArray[Any]],
     bounds: Bounds,
-    required: Iterable[str] = (),
+    required: Mapping[str, str] = MappingProxyType({}),
 ) -> Request:
     """Read and check the tensors of one request, each [1, 1] or, for a list, [1, n].
+
+    required  what to send, by the names of the tensors that must be there
 
     Raises `Refusal` naming the field, its value and the allowed values.
     """
@@ -192,7 +193,7 @@ def parse(
     known = {tensor.name: tensor for tensor in tensors(table)}
     for name in required:
         if name not in arrays:
-            raise missing(name, known[name].doc.rstrip(".").lower())
+            raise missing(name, required[name])
     values = {}
     for name, array in arrays.items():
         tensor = known[name]

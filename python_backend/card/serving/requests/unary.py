@@ -27,7 +27,7 @@ from card.serving.requests.tensors import (
     tensor,
     tensors,
 )
-from card.serving.requests.wire import INPUTS, GenerateRequest, one_prompt
+from card.serving.requests.wire import INPUTS, PROMPT_IDS, GenerateRequest, one_prompt
 
 WORDS = [2, -1]
 """Dimensions of a list of words: all their tokens, then where each word ends, filled with -1."""
@@ -37,22 +37,16 @@ WORDS = [2, -1]
 class UnaryRequest(GenerateRequest):
     """One request as `ensemble_unary`, `tensorrt_llm` and `llmapi` take it."""
 
-    input_lengths: int | None = tensor("INT32", "How many tokens the prompt has.")
-    stop_words_list: tuple[int, ...] = tensor(
-        "INT32", "Stop words as tokens.", default=(), most="prompt_tokens", dims=WORDS
-    )
-    bad_words_list: tuple[int, ...] = tensor(
-        "INT32", "Bad words as tokens.", default=(), most="prompt_tokens", dims=WORDS
-    )
-    embedding_bias: tuple[float, ...] = tensor(
-        "FP32", "Added to the logits of all tokens.", biases, default=(), most=VOCABULARY
-    )
-    return_trace: bool = tensor("BOOL", "Not offered: streams have it.", only_false, default=False)
-    return_context_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
-    return_generation_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
-    best_of: int = tensor("INT32", "How many texts.", only_one, default=1)
-    return_finish_reason: bool = tensor("BOOL", "Accepted: it is always told.", default=False)
-    return_stop_reason: bool = tensor("BOOL", "Not offered.", only_false, default=False)
+    input_lengths: int | None = tensor("INT32")
+    stop_words_list: tuple[int, ...] = tensor("INT32", default=(), most="prompt_tokens", dims=WORDS)
+    bad_words_list: tuple[int, ...] = tensor("INT32", default=(), most="prompt_tokens", dims=WORDS)
+    embedding_bias: tuple[float, ...] = tensor("FP32", biases, default=(), most=VOCABULARY)
+    return_trace: bool = tensor("BOOL", only_false, default=False)
+    return_context_logits: bool = tensor("BOOL", only_false, default=False)
+    return_generation_logits: bool = tensor("BOOL", only_false, default=False)
+    best_of: int = tensor("INT32", only_one, default=1)
+    return_finish_reason: bool = tensor("BOOL", default=False)  # without effect: it always is told
+    return_stop_reason: bool = tensor("BOOL", only_false, default=False)
 
 
 _OWN = {one.name for one in tensors(UnaryRequest)} - {one.name for one in tensors(GenerateRequest)}
@@ -192,9 +186,9 @@ class Front:
                 return Refusal(refusal.code, message, field=theirs)
         return refusal
 
-    def prompt(self, names: Container[str]) -> tuple[str, ...]:
-        """The tensor that must hold the prompt. Raises `Refusal` if the request has two prompts."""
-        return one_prompt(names) if "text_input" in self.inputs else ("input_ids",)
+    def prompt(self, names: Container[str]) -> dict[str, str]:
+        """As `one_prompt`."""
+        return one_prompt(names) if "text_input" in self.inputs else PROMPT_IDS
 
 
 ENSEMBLE_UNARY = Front(

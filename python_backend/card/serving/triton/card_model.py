@@ -31,7 +31,7 @@ from card.serving.requests.streams import Gathering, Stream
 from card.serving.requests.tensors import Bounds, parse
 from card.serving.requests.trace import Trace
 from card.serving.requests.vocabulary import Vocabulary
-from card.serving.requests.wire import GenerateRequest
+from card.serving.requests.wire import PROMPT_IDS, GenerateRequest
 from card.serving.triton.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.triton.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.settings import load_settings
@@ -101,7 +101,7 @@ class CardModel:
             self._notices.check_draining()
             deadline = deadline_ns(request)
             arrays = checked_arrays(request, GenerateRequest, self._bounds.limits)
-            parsed = parse(GenerateRequest, arrays, self._bounds, required=("input_ids",))
+            parsed = parse(GenerateRequest, arrays, self._bounds, required=PROMPT_IDS)
             prompt = parsed.text_input
             slot_request = await self._slot_requests.checked(parsed)
             stream = self._stream(parsed, arrival_ns)
