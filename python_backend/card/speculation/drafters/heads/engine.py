@@ -23,8 +23,8 @@ from card.cache import States
 from card.engines import FOLLOWS_PREFIX, Logits, Ranking, SequenceTokens, Text
 from card.engines.chains import forward_one_by_one
 from card.engines.checkpoints import Matrix
+from card.engines.interface import RankedIds
 from card.engines.layout.interface import Sessions, check_pending
-from card.engines.logits import RankedIds
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.rotary import rotary_tables
 from card.engines.row_costs import COSTED_ROWS, RowCosts
