@@ -1,6 +1,6 @@
 """From tensors to a stream of text, without Triton, so that tests can run all of it.
 
-`wire`          the one table of input tensors; `tensors` reads them, or raises a `refusal`
+`wire`          the one table of input tensors; it reads them, or raises a `refusal`
 `slot_request`  turns a client's request into a session's request
 `guide_check`   compiles guides in another process before `card` opens a slot
 `vocabulary`    the target's tokens

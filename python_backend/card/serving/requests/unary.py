@@ -18,16 +18,19 @@ from tokenizers import Tokenizer
 
 from card.serving.requests.delta import OUTPUTS, Delta
 from card.serving.requests.refusal import Refusal, invalid
-from card.serving.requests.tensors import (
+from card.serving.requests.wire import (
+    INPUTS,
+    PROMPT_IDS,
     VOCABULARY,
     Bounds,
+    GenerateRequest,
     biases,
+    one_prompt,
     only_false,
     only_one,
     tensor,
     tensors,
 )
-from card.serving.requests.wire import INPUTS, PROMPT_IDS, GenerateRequest, one_prompt
 
 WORDS = [2, -1]
 """Dimensions of a list of words: all their tokens, then where each word ends, filled with -1."""

@@ -28,10 +28,9 @@ from card.serving.requests.refusal import Refusal
 from card.serving.requests.sessions import Session, Sessions, WaitingClient
 from card.serving.requests.slot_request import SlotRequests
 from card.serving.requests.streams import Gathering, Stream
-from card.serving.requests.tensors import Bounds, parse
 from card.serving.requests.trace import Trace
 from card.serving.requests.vocabulary import Vocabulary
-from card.serving.requests.wire import PROMPT_IDS, GenerateRequest
+from card.serving.requests.wire import PROMPT_IDS, Bounds, GenerateRequest, parse
 from card.serving.triton.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.triton.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.settings import load_settings

@@ -13,9 +13,8 @@ from card.serving.log import RequestLog
 from card.serving.notices import Notices
 from card.serving.requests.refusal import REASONS, Refusal, queue_full
 from card.serving.requests.slot_request import guide_of, output_budget
-from card.serving.requests.tensors import Bounds, parse
 from card.serving.requests.vocabulary import Vocabulary
-from card.serving.requests.wire import GenerateRequest, one_prompt
+from card.serving.requests.wire import Bounds, GenerateRequest, one_prompt, parse
 from card.serving.triton.triton_request import (
     checked_arrays,
     deadline_ns,

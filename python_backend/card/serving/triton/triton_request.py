@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from card.serving.requests.delta import Delta
 from card.serving.requests.refusal import Refusal, UndeliverableError, invalid
-from card.serving.requests.tensors import check_shapes
-from card.serving.requests.wire import INPUTS, GenerateRequest, check_parameters
+from card.serving.requests.wire import INPUTS, GenerateRequest, check_parameters, check_shapes
 from card.settings import LimitSettings
 
 log = logging.getLogger(__name__)

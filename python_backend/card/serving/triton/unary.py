@@ -26,7 +26,6 @@ from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEX
 from card.serving.requests.refusal import Refusal, passed_on, queue_full
 from card.serving.requests.sessions import deadline_exceeded
 from card.serving.requests.slot_request import output_budget
-from card.serving.requests.tensors import Bounds, check_shapes, parse
 from card.serving.requests.unary import (
     ENSEMBLE_UNARY,
     LLMAPI,
@@ -38,6 +37,7 @@ from card.serving.requests.unary import (
     token_outputs,
 )
 from card.serving.requests.vocabulary import Vocabulary, vocabulary_size
+from card.serving.requests.wire import Bounds, check_shapes, parse
 from card.serving.triton.triton_request import deadline_ns, refused, request_id, response
 from card.settings import load_settings
 

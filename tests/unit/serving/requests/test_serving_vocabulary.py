@@ -189,7 +189,7 @@ def test_words_that_are_special_tokens_are_known_by_their_ids() -> None:
 
 
 def test_text_processes_load_neither_torch_nor_transformers() -> None:
-    modules = "requests.tensors requests.follower requests.vocabulary triton.attach"
+    modules = "requests.wire requests.follower requests.vocabulary triton.attach"
     imports = ", ".join(f"card.serving.{name}" for name in modules.split())
     check = f"import sys, {imports}; print({{'torch', 'transformers'}} & set(sys.modules))"
     shown = subprocess.run(

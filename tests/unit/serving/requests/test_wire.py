@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from card.constraints import Guide
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.slot_request import guide_of, output_budget
-from card.serving.requests.tensors import Bounds, parse
-from card.serving.requests.wire import GenerateRequest
+from card.serving.requests.wire import Bounds, GenerateRequest, parse
 from card.settings import LimitSettings
 
 BOUNDS = Bounds(LimitSettings(), vocabulary=8192)

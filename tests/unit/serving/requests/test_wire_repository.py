@@ -11,7 +11,6 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta, Numbers
 from card.serving.requests.remote import CANDIDATES, DTYPES, TAKEN
-from card.serving.requests.tensors import tensors
 from card.serving.requests.unary import (
     ENSEMBLE_UNARY,
     LLMAPI,
@@ -21,7 +20,7 @@ from card.serving.requests.unary import (
     Front,
     UnaryRequest,
 )
-from card.serving.requests.wire import GenerateRequest
+from card.serving.requests.wire import GenerateRequest, tensors
 from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
 
 REPOSITORY = Path(__file__).parents[4] / "model_repository"
