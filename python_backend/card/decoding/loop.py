@@ -135,7 +135,7 @@ class TargetLoop:
         return False
 
     def _ready(self, *, draft_lives: bool) -> tuple[list[TargetSession], list[TargetSession]]:
-        """Sessions whose turn it is: those that stream, and those that read their prompts."""
+        """Sessions that take part in the pass: those that stream, and those that read prompts."""
         ready: tuple[list[TargetSession], list[TargetSession]] = [], []
         for session in self._sessions:
             if session.slot.finish(session.session_id) is Finish.RUNNING:
@@ -175,7 +175,7 @@ class TargetLoop:
         for session in reading:
             begins.append(session.tell_draft(works=plan.prepares or not session.adapts))
         begins.append(self._tell_stopped())
-        if any(begins):  # once all is told: a draft that finds nothing to do sleeps on
+        if any(begins):  # last, because a draft that finds nothing to do sleeps on
             self._pool.slot_bell.ring()
         return plan
 
@@ -189,8 +189,8 @@ class TargetLoop:
         )
 
     def _tell_stopped(self) -> bool:
-        """Tell the draft whether it works for none of those whose pacing adapts, if that is news;
-        whether it begins to work again."""
+        """Tell the draft, on a change, whether it works for no session with an adaptive pacing;
+        returns whether it begins to work again."""
         adapting = [session for session in self._sessions if session.adapts]
         stopped = bool(adapting) and all(session.stops_draft for session in adapting)
         if stopped is self._draft_stopped:

@@ -64,7 +64,7 @@ class ModelFilesReading:
 
     @property
     def result(self) -> tuple[str | None, dict[str, str]]:
-        """What is wrong, in one line, and what clients are told of the target."""
+        """What is wrong, in one line, and what clients may know of the target."""
         try:
             problem, told = json.loads(self._said)
         except ValueError:

@@ -48,7 +48,7 @@ class UnaryRequest(GenerateRequest):
     return_context_logits: bool = tensor("BOOL", only_false, default=False)
     return_generation_logits: bool = tensor("BOOL", only_false, default=False)
     best_of: int = tensor("INT32", only_one, default=1)
-    return_finish_reason: bool = tensor("BOOL", default=False)  # without effect: it always is told
+    return_finish_reason: bool = tensor("BOOL", default=False)  # without effect
     return_stop_reason: bool = tensor("BOOL", only_false, default=False)
 
 
