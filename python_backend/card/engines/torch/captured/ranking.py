@@ -15,8 +15,8 @@ from torch import Tensor
 
 from card.engines.interface import Ranking, SequenceTokens
 from card.engines.logits import RankedIds, wanted_rows
-from card.engines.torch.captured.graphs import Replayed
 from card.engines.torch.captured.kernels.ranking import MOST_RANKED, rank
+from card.engines.torch.captured.static import Replayed
 
 
 @dataclass(frozen=True, slots=True)

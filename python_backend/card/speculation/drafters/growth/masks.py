@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from card.constraints.draft_constraint import DraftConstraint
+from card.constraints.constraint import DraftConstraint
 from card.speculation.drafters.draft_pass import Expansion
 from card.speculation.drafters.growth.frontier import Masks
 from card.speculation.tree import GrowingTree
