@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from differential import Way, every_pair, name_of
 from fake_engine import FakeEngine, FakeModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,15 +47,18 @@ class TappedEngine(FakeEngine):
         return found
 
 
-@pytest.mark.parametrize("parameters", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("decoding", ["card", "draft_then_verify", "ssd"])
-@pytest.mark.parametrize("drafter", ["eagle3", "peagle"])
-@pytest.mark.parametrize(
-    "states", ["random", "not finite", "overwritten", "of another text", "none"]
-)
-def test_texts_are_the_targets_own_when_states_are_anything(
-    states: str, drafter: str, decoding: str, parameters: SamplingParameters
-) -> None:
+WAYS = {
+    "states": ["random", "not finite", "overwritten", "of another text", "none"],
+    "drafter": ["eagle3", "peagle"],
+    "decoding": ["card", "draft_then_verify", "ssd"],
+    "sampling": ["greedy", "sampled"],
+}
+
+
+@pytest.mark.parametrize("way", list(every_pair(WAYS)), ids=name_of)
+def test_text_when_states_are_anything_is_the_targets_own(way: Way) -> None:
+    states, drafter, decoding = way["states"], way["drafter"], way["decoding"]
+    parameters = SAMPLED if way["sampling"] == "sampled" else GREEDY
     ring = {"none": (0, 0), "overwritten": (1, TAPPED)}.get(states, (PLACES, TAPPED))
     target = TappedEngine(states)
     requests = [request_of(PROMPT * (1 + at), 30, decoding, parameters, gamma=3) for at in range(2)]
@@ -75,7 +79,7 @@ def test_texts_are_the_targets_own_when_states_are_anything(
         both.close(streams)
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(st.integers(0, 2**32), st.integers(1, 6))
 def test_texts_are_the_targets_own_when_the_ring_is_scribbled_over(seed: int, steps: int) -> None:
     random = np.random.default_rng(seed)

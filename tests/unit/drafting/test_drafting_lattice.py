@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from card.cache import ROOT
 from card.speculation.drafters.growth.frontier import Child
 from card.speculation.drafters.growth.lattice import NgramWeights, best_path, likeliest_paths
 
@@ -84,10 +83,3 @@ def test_noise_is_added_after_mixing() -> None:
         lambda _: {ord("x"): 0.9}, 1.0, lambda _, tokens: [unknown[t] for t in tokens]
     )
     assert ord("x") not in {child.token for child in weigh([7], children)}
-
-
-def test_places_without_children_end_the_paths() -> None:
-    paths = likeliest_paths([PLACES[0], [], PLACES[2]], 8)
-    assert sorted(words(paths.path(node)) for node in range(len(paths))) == ["a", "b"]
-    assert set(paths.parent) == {ROOT}
-    assert len(likeliest_paths([[]], 8)) == 0

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from loading.clients import Tally
 from loading.held import MEBIBYTE, Sample
-from loading.perf_analyzer import NothingMeasuredError, PerfAnalyzerError, measure, texts_ns
-from loading.service import results_folder
+from loading.perf_analyzer import NothingMeasuredError, PerfAnalyzerError, measure
 from loading.soak import Observed
 
 LONG_S = 600.0
@@ -54,21 +52,6 @@ def test_soak_when_something_is_wrong_fails_and_names_it(
     lines = found.judge(LONG_S)
     assert len(lines) == len(said)
     assert all(part in line for part, line in zip(said, lines, strict=True))
-
-
-def test_results_folder_when_it_cannot_be_made_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(typer.BadParameter, match="file/x cannot be made: Not a directory"):
-        results_folder(tmp_path / "file/x", "soak")
-    assert results_folder(tmp_path / "new", "soak").is_dir()
-
-
-def test_texts_when_a_request_was_queued_begin_behind_empty_responses() -> None:
-    request = {
-        "response_timestamps": [10, 20, 30, 40],
-        "response_outputs": [{"text_output": text} for text in ("", "", "a", "")],
-    }
-    assert texts_ns(request) == [30, 40]
 
 
 @pytest.mark.parametrize(
