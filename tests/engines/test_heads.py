@@ -16,13 +16,15 @@ from small_heads import HEADS, OPTIONS, save_target
 from torch import Tensor
 
 from card.engines import EngineError, Ranking, SequenceTokens
-from card.speculation.drafters.heads.engine import HeadEngine
+from card.speculation.drafters.heads.base import StatesEngine
+from card.speculation.drafters.heads.block_engine import BlockEngine
 from card.speculation.drafters.heads.loading import load_head
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 EAGLE3 = HEADS / "eagle3"
 KINDS = ("eagle3", "eagle3_normed", "eagle3_before_fc")
+ANCHOR = 5
 ALL = 24
 """Ids that the heads rank."""
 
@@ -37,7 +39,7 @@ def states_of(expected: dict[str, Tensor]) -> NDArray[np.uint16]:
     return expected["states"].view(torch.int16).numpy().view(np.uint16)
 
 
-def ranked(engine: HeadEngine, rows: SequenceTokens) -> NDArray[np.float32]:
+def ranked(engine: StatesEngine, rows: SequenceTokens) -> NDArray[np.float32]:
     """[rows, ids], the log-probabilities of a pass by id."""
     rows.ranking = Ranking(ALL)
     ids, values = engine.forward([rows])[0].best()
@@ -85,6 +87,41 @@ def test_masks_make_the_block_that_speculators_computes(target: Path) -> None:
     tokens = expected["text"].tolist()[: anchor + 2] + [63] * (block - 1)
     found = ranked(engine, SequenceTokens(session, tokens, logits=anchor + block))
     assert_as_expected(found, logits)
+
+
+def block_of(engine: BlockEngine, expected: dict[str, Tensor], known: int) -> NDArray[np.float32]:
+    """The block behind the text's first six tokens; the states of the first `known` are known."""
+    session = engine.open_session()
+    engine.hear(session, 0, states_of(expected)[:known])
+    text = expected["text"].tolist()[: ANCHOR + 1]
+    engine.forward([SequenceTokens(session, text[:-2], logits=0)])
+    engine.commit_kv(session, range(len(text) - 2))
+    masks = [63] * (len(expected["logits"]) - 1)
+    rows = SequenceTokens(session, [*text[-2:], *masks], logits=len(masks) + 1)
+    found = ranked(engine, rows)
+    engine.close_session(session)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dspark_vanilla", "dspark_gated", "dspark_rnn"])
+def test_block_is_that_of_speculators_when_states_are_known(kind: str, target: Path) -> None:
+    """States of the block's first token, which came early, change nothing."""
+    expected = load_file(HEADS / kind / "expected.safetensors")
+    engine = load_head(HEADS / kind, target, OPTIONS)
+    assert isinstance(engine, BlockEngine)
+    for known in (ANCHOR, ANCHOR + 1):
+        assert_as_expected(block_of(engine, expected, known), expected["logits"])
+
+
+def test_block_begins_with_the_tokens_whose_states_are_late_or_not_finite(target: Path) -> None:
+    expected = load_file(HEADS / "dflash/expected.safetensors")
+    engine = load_head(HEADS / "dflash", target, OPTIONS)
+    assert isinstance(engine, BlockEngine)
+    late = block_of(engine, expected, ANCHOR - 2)
+    assert np.isfinite(late).all()
+    assert np.abs(late - block_of(engine, expected, ANCHOR)).max() > 0.01
+    expected["states"][ANCHOR - 2 :] = torch.nan
+    np.testing.assert_allclose(block_of(engine, expected, ANCHOR), late, atol=1e-5)
 
 
 def test_head_of_safe_ai_is_read_as_that_of_speculators(tmp_path: Path, target: Path) -> None:
