@@ -20,6 +20,7 @@ from card.engines.layout.interface import Sessions
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.rotary import rotary_tables
 from card.engines.row_costs import COSTED_ROWS, RowCosts
+from card.speculation.drafters.heads.passes import Passes, TorchPasses
 
 
 class Head(Protocol):
@@ -52,16 +53,18 @@ class StatesEngine:
         scale: float,
         ranked: NDArray[np.int64],
         options: EngineOptions,
+        passes: Passes | None = None,
     ) -> None:
         """
         scale   factor of the embedding
         ranked  [ids] ascending, the ids that the head ranks
+        passes  computes the head's passes; None: PyTorch does
         """
         a = head.architecture
         self.architecture, self.options = a, options
         self.ranked_ids = ranked
         self.row_costs_ms: dict[int, float] = {}
-        self._tapped, self._features = head.tapped, head.features
+        self._tapped, self._passes = head.tapped, passes or TorchPasses(head)
         self._embedding, self._scale = embedding, scale
         self._places = options.context + max(options.pending, MAX_PASS_ROWS)
         self._kv = torch.zeros(options.sessions, a.layers, 2, self._places, a.kv_heads, a.head_size)
@@ -98,7 +101,7 @@ class StatesEngine:
             return
         wide = states[:, : self._tapped].astype(np.uint32) << 16
         with torch.inference_mode():
-            features = self._features(torch.from_numpy(wide.view(np.float32)))
+            features = self._passes.features(torch.from_numpy(wide.view(np.float32)))
             self._take(session, first, features, features.isfinite().all(dim=-1).numpy())
 
     @contextlib.contextmanager
@@ -148,6 +151,11 @@ class StatesEngine:
     def _turn(self, positions: Sequence[int] | slice) -> tuple[Tensor, Tensor]:
         turn = self._rotary[:, positions]
         return turn[0], turn[1]
+
+    def _lanes(self, session: int, layers: int, entries: int) -> list[Tensor]:
+        """Keys and values of the first entries of each layer, as of `Passes.run`."""
+        lanes = self._kv[session, :layers, :, :entries]
+        return [lanes[layer, kind] for layer in range(layers) for kind in range(2)]
 
     def _begin(self, session: int) -> None:
         """Begin a session with nothing known."""

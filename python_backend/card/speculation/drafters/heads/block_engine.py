@@ -24,7 +24,8 @@ from card.engines.logits import RankedIds
 from card.engines.options import EngineOptions
 from card.engines.torch.logits import rank
 from card.speculation.drafters.heads.base import Head, StatesEngine
-from card.speculation.drafters.heads.blocks import Attend, Turn, attention
+from card.speculation.drafters.heads.blocks import Attend, Turn
+from card.speculation.drafters.heads.passes import Passes
 
 _WITHOUT_STATES = 32
 """Most tokens of a text that a block begins with; older ones without states are not seen."""
@@ -73,9 +74,11 @@ class BlockHead(Head, Protocol):
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, ids]"""
 
-    def chain(self, hidden: Tensor, text: list[tuple[int, int | None]]) -> Chain | None:
-        """Chooses the tokens of a block behind a text, from the block's rows; None: places are
-        predicted independently.
+    def chain(
+        self, hidden: Tensor, logits: Tensor, text: Sequence[tuple[int, int | None]]
+    ) -> Chain | None:
+        """Chooses the tokens of a block behind a text, from the block's rows and their logits;
+        None: places are predicted independently.
 
         text  tokens behind the newest known states, each with its place among the head's ids
         """
@@ -110,8 +113,9 @@ class BlockEngine(StatesEngine):
         scale: float,
         ranked: NDArray[np.int64],
         options: EngineOptions,
+        passes: Passes | None = None,
     ) -> None:
-        super().__init__(head, embedding, scale, ranked, options)
+        super().__init__(head, embedding, scale, ranked, options, passes)
         self._head = head
         self._sessions = [self._empty() for _ in range(options.sessions)]
 
@@ -146,7 +150,7 @@ class BlockEngine(StatesEngine):
 
     def _take(self, session: int, first: int, features: Tensor, sound: NDArray[np.bool_]) -> None:
         this, end = self._sessions[session], first + len(features)
-        made = self._head.context(features, self._turn(slice(first, end)))
+        made = self._passes.context(features, self._turn(slice(first, end)))
         sound = sound & made.isfinite().all(dim=4).all(dim=3).all(dim=1).all(dim=0).numpy()
         made[:, :, torch.from_numpy(~sound)] = 0  # an entry that no row sees may still spoil a sum
         self._kv[session, : len(made), :, first:end] = made
@@ -197,13 +201,9 @@ class BlockEngine(StatesEngine):
             if head.is_aligned:
                 skipped += len(text) - end
         sees = [self._sees(session, layer, start, len(rows)) for layer in range(head.read_layers)]
-
-        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            lane = self._kv[session, layer, :, :start]
-            every = torch.cat([lane[0], keys]), torch.cat([lane[1], values])
-            return attention(queries, *every, sees[layer])
-
-        hidden = head(rows, self._turn(slice(start, start + len(rows))), attend)
+        turn = self._turn(slice(start, start + len(rows)))
+        kept = self._lanes(session, head.read_layers, start)
+        hidden, _ = self._passes.run([rows], turn, torch.stack(sees), kept)
         return hidden[skipped : skipped + places if head.is_aligned else None]
 
     def _sees(self, session: int, layer: int, start: int, rows: int) -> Tensor:
@@ -225,9 +225,11 @@ class BlockEngine(StatesEngine):
         if head.reads_tokens:
             end = max(min(end, last), last + 1 - _WITHOUT_STATES, 0)
         hidden = self._block(session, text, end, places)
-        chain = head.chain(hidden, [(token, self._place_of(token)) for token in text[end:]])
+        logits = self._passes.logits(hidden)
+        behind = [(token, self._place_of(token)) for token in text[end:]]
+        chain = head.chain(hidden, logits, behind)
         if chain is None:
-            ids, values = rank(head.logits(hidden), ranking)
+            ids, values = rank(logits, ranking)
             return self.ranked_ids[ids.numpy()], values.numpy()
         chosen, sizes = [], []
         for place in range(places):

@@ -30,12 +30,12 @@ def attention(queries: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None
 
     sees  [rows, entries], which entries each row sees; None: all
     """
+    group = queries.shape[1] // keys.shape[1]
     mixed = F.scaled_dot_product_attention(
         queries.transpose(0, 1)[None],
-        keys.transpose(0, 1)[None],
-        values.transpose(0, 1)[None],
+        keys.repeat_interleave(group, 1).transpose(0, 1)[None],
+        values.repeat_interleave(group, 1).transpose(0, 1)[None],
         attn_mask=sees,
-        enable_gqa=True,
     )
     return mixed[0].transpose(0, 1).flatten(1)
 

@@ -77,10 +77,12 @@ class Ctc(nn.Module):
         logits: Tensor = self.lm_head(hidden)
         return logits
 
-    def chain(self, hidden: Tensor, text: Sequence[tuple[int, int | None]]) -> CtcChain:
+    def chain(
+        self, hidden: Tensor, logits: Tensor, text: Sequence[tuple[int, int | None]]
+    ) -> CtcChain:
         """Chooses the tokens behind a text: its tokens behind the newest known states, each with
         its place among the head's ids."""
-        chain = CtcChain(torch.softmax(self.logits(hidden), dim=-1))
+        chain = CtcChain(torch.softmax(logits, dim=-1))
         for token, place in text:
             chain.take(token, place)
         return chain

@@ -82,15 +82,18 @@ class DSpark(nn.Module):
         logits: Tensor = self.lm_head(hidden)
         return logits
 
-    def chain(self, hidden: Tensor, text: Sequence[tuple[int, int | None]]) -> MarkovChain | None:
+    def chain(
+        self, hidden: Tensor, logits: Tensor, text: Sequence[tuple[int, int | None]]
+    ) -> MarkovChain | None:
         """Chooses the tokens of a block behind a text; None: places are predicted independently.
 
         hidden  [places, hidden]
+        logits  [places, ids]
         text    tokens, the last of which the block stands behind
         """
         if not hasattr(self, "markov_head"):
             return None
-        return MarkovChain(self.markov_head, hidden, self.logits(hidden), text[-1][0])
+        return MarkovChain(self.markov_head, hidden, logits, text[-1][0])
 
 
 class MarkovChain:

@@ -24,9 +24,9 @@ from card.engines.logits import RankedIds
 from card.engines.options import EngineOptions
 from card.engines.torch.logits import rank
 from card.speculation.drafters.heads.base import StatesEngine
-from card.speculation.drafters.heads.blocks import attention
 from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.pard2 import Pard2
+from card.speculation.drafters.heads.passes import Passes
 
 _WITHOUT_STATES = 16
 """Most rows of a text, at the end of a pass, that are computed without the target's states."""
@@ -95,8 +95,9 @@ class HeadEngine(StatesEngine):
         scale: float,
         ranked: NDArray[np.int64],
         options: EngineOptions,
+        passes: Passes | None = None,
     ) -> None:
-        super().__init__(head, embedding, scale, ranked, options)
+        super().__init__(head, embedding, scale, ranked, options, passes)
         self._head = head
         with torch.inference_mode():
             self._mask = head.mask_features()
@@ -192,22 +193,22 @@ class HeadEngine(StatesEngine):
         """
         this = self._sessions[session]
         rows = [this.pending[first + index] for index in wave]
-        used = this.prefix.used
-        total = used + first + wave[-1] + 1
-        mask = np.zeros((len(rows), total), np.bool_)
-        mask[:, :used] = True
+        used, layers = this.prefix.used, self.architecture.layers
+        before = first + wave[0]  # pending entries; those behind them are rows of this pass
+        column = {first + index: used + before + at for at, index in enumerate(wave)}
+        sees = np.zeros((layers, len(rows), used + before + len(rows)), np.bool_)
+        sees[:, :, :used] = True
         for at, row in enumerate(rows):
-            mask[at, [used + place for place in row.path]] = True
-        sees = torch.from_numpy(mask)
-        places = torch.tensor([used + first + index for index in wave])
+            sees[:, at, [column.get(place, used + place) for place in row.path]] = True
         turn = self._turn([this.prefix.length + row.depth for row in rows])
-
-        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            lane = self._kv[session, layer]
-            lane[0, places], lane[1, places] = keys, values
-            return attention(queries, lane[0, :total], lane[1, :total], sees)
-
-        hidden = self._head(embedded[[*wave]], torch.stack([*features]), turn, attend)
+        hidden, made = self._passes.run(
+            [embedded[[*wave]], torch.stack([*features])],
+            turn,
+            torch.from_numpy(sees),
+            self._lanes(session, layers, used + before),
+        )
+        places = torch.tensor([used + first + index for index in wave])
+        self._kv[session][:, :, places] = torch.stack(made).unflatten(0, (layers, 2))
         for row, found in zip(rows, hidden, strict=True):
             row.hidden = found
             if not self._head.repeats_features:
@@ -217,7 +218,7 @@ class HeadEngine(StatesEngine):
         """The likeliest ids behind rows."""
         if not hidden:
             return RankedIds(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32))
-        logits = self._head.logits(torch.stack([row for row in hidden if row is not None]))
+        logits = self._passes.logits(torch.stack([row for row in hidden if row is not None]))
         ids, log_probabilities = rank(logits, ranking or Ranking(1))
         return RankedIds(self.ranked_ids[ids.numpy()], log_probabilities.numpy())
 

@@ -24,6 +24,7 @@ from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.engine import HeadEngine
 from card.speculation.drafters.heads.formats import PARD2
 from card.speculation.drafters.heads.pard2 import Pard2
+from card.speculation.drafters.heads.passes import CompiledPasses
 from card.speculation.drafters.heads.reading import PROJECTION, WEIGHTS, read_head
 from card.speculation.drafters.heads.specformer import SpecFormer
 
@@ -40,8 +41,13 @@ HEADS: dict[str, tuple[Any, Any]] = {
 _IDLE = ("t2d", "d2t", "embed_tokens.weight", "verifier_norm.weight", "verifier_lm_head.weight")
 
 
-def load_head(directory: Path, target: Path, options: EngineOptions) -> HeadEngine | BlockEngine:
-    """Load a head for this target. Raises `EngineError` naming what does not fit."""
+def load_head(
+    directory: Path, target: Path, options: EngineOptions, *, compiled: bool = False
+) -> HeadEngine | BlockEngine:
+    """Load a head for this target. Raises `EngineError` naming what does not fit.
+
+    compiled  OpenVINO computes the head, and not PyTorch
+    """
     config, a, of_target = read_head(directory, target)
     tensors = _tensors(directory / WEIGHTS)
     if config.kind == PARD2:
@@ -72,7 +78,8 @@ def load_head(directory: Path, target: Path, options: EngineOptions) -> HeadEngi
             f"{directory}: the head's states have {a.hidden} numbers, the embedding of the target "
             f"{target} has {embedding.shape[1]}, and the head brings none of its own"
         )
-    loaded: HeadEngine | BlockEngine = engine(head.eval(), embedding, scale, ranked, options)
+    passes = CompiledPasses(head.eval(), options.threads) if compiled else None
+    loaded: HeadEngine | BlockEngine = engine(head, embedding, scale, ranked, options, passes)
     return loaded
 
 

@@ -7,6 +7,8 @@ is read, and a block of states that came late begins with tokens that are known 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -75,7 +77,7 @@ class SpecFormer(nn.Module):
         """
         read = self.layers[0](rows, turn, attend)
         block = self.expand(read).view(-1, self.architecture.hidden)
-        turns = self._turn.repeat(1, len(rows), 1, 1)
+        turns = self._turn.repeat(1, rows.shape[0], 1, 1)
         output: Tensor = self.norm(self.layers[1](block, (turns[0], turns[1]), among))
         return output
 
@@ -84,5 +86,5 @@ class SpecFormer(nn.Module):
         logits: Tensor = self.lm_head(hidden)
         return logits
 
-    def chain(self, hidden: Tensor, text: list[tuple[int, int | None]]) -> None:
+    def chain(self, hidden: Tensor, logits: Tensor, text: Sequence[tuple[int, int | None]]) -> None:
         """None: places are predicted independently."""
