@@ -18,8 +18,8 @@ from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.loading import load_head
 from training.errors import TrainingError
 from training.heads.command import begin
+from training.heads.eagle3 import unrolled
 from training.heads.recipe import HeadRecipe
-from training.heads.unrolling import unrolled
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -39,9 +39,9 @@ def test_passes_of_a_step_are_those_of_speculators(kind: str, tmp_path: Path) ->
     assert isinstance(engine._head, Eagle3)
     with torch.inference_mode():
         passes = unrolled(engine._head, embedding, text, states, 3)
-        for step, (logits, wanted) in enumerate(passes):
+        for step, (hidden, wanted, _) in enumerate(passes):
             assert wanted.tolist() == text[2 + step :].tolist()
-            rows = len(wanted)
+            logits, rows = engine._head.logits(hidden), len(wanted)
             torch.testing.assert_close(
                 logits, expected["logits"][step, :rows], atol=1e-4, rtol=1e-4
             )
@@ -49,7 +49,7 @@ def test_passes_of_a_step_are_those_of_speculators(kind: str, tmp_path: Path) ->
 
 def test_training_lowers_the_loss_and_goes_on_with_what_it_wrote(tmp_path: Path) -> None:
     texts = np.tile(np.arange(40, 52, dtype=np.uint16), (6, 3))
-    training = begin(TARGET, texts, RECIPE, tmp_path)
+    training = begin("eagle3", TARGET, texts, RECIPE, tmp_path, None)
     before = training.evaluate()
     for _ in range(25):
         training.step(0.0)
@@ -57,16 +57,16 @@ def test_training_lowers_the_loss_and_goes_on_with_what_it_wrote(tmp_path: Path)
     after = training.evaluate()
     assert after.accepted[0] > before.accepted[0]
     assert len(after.accepted) == len(after.right) == 4
-    again = begin(TARGET, texts, RECIPE, tmp_path).evaluate()
+    again = begin("eagle3", TARGET, texts, RECIPE, tmp_path, None).evaluate()
     assert again.accepted == pytest.approx(after.accepted, abs=0.3)  # written in 16 bits
     assert len((tmp_path / "curve.jsonl").read_text().splitlines()) == 3
     with pytest.raises(TrainingError, match="a head of other ids"):
-        begin(TARGET, texts + 60, RECIPE, tmp_path)
+        begin("eagle3", TARGET, texts + 60, RECIPE, tmp_path, None)
 
 
 def test_trained_head_is_served_as_it_was_trained(tmp_path: Path) -> None:
     texts = np.tile(np.arange(40, 52, dtype=np.uint16), (6, 3))
-    training = begin(TARGET, texts, RECIPE, tmp_path)
+    training = begin("eagle3", TARGET, texts, RECIPE, tmp_path, None)
     training.evaluate()
     draft = tmp_path / "head"
     settings = load_settings(target={"path": str(TARGET)}, draft={"path": str(draft)})
@@ -74,5 +74,5 @@ def test_trained_head_is_served_as_it_was_trained(tmp_path: Path) -> None:
     engine = load_head(draft, TARGET, OPTIONS)
     assert engine.ranked_ids.tolist()[:12] != []
     assert json.loads((draft / "config.json").read_text())["draft_vocab_size"] == 64
-    for name, weight in training.head.state_dict().items():
+    for name, weight in training.kind.head.state_dict().items():
         torch.testing.assert_close(engine._head.state_dict()[name], weight.bfloat16().float())

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from card.engines.architecture import Architecture, architecture_of
 from card.speculation.drafters.heads.eagle3 import Eagle3
@@ -18,6 +19,8 @@ from training.errors import TrainingError
 from training.heads.states import TappedTarget
 
 _WEIGHTS = "model.safetensors"
+NO_LABEL = -100
+"""The label that `torch.nn.functional.cross_entropy` leaves out."""
 
 
 def config_of(a: Architecture, taps: tuple[int, ...], ids: int, steps: int) -> dict[str, Any]:
@@ -60,6 +63,13 @@ def config_of(a: Architecture, taps: tuple[int, ...], ids: int, steps: int) -> d
             "verifier": {"name_or_path": None, "architectures": ["LlamaForCausalLM"]},
         },
     }
+
+
+def labels_of(ranked: NDArray[np.int64], vocabulary: int) -> Tensor:
+    """[vocabulary] the place of each id among the ranked ones; `NO_LABEL`: it has none."""
+    labels = np.full(vocabulary, NO_LABEL)
+    labels[ranked] = np.arange(len(ranked))
+    return torch.from_numpy(labels)
 
 
 def make_head(
