@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import torch
 import typer
-from click import Choice
 
 from card.engines import EngineError
 from card.engines.architecture import read_architecture
+from training.compute import FLOAT32, Compute, compute_of
 from training.errors import TrainingError
 from training.heads.fitting import HeadTraining
 from training.heads.kind import Setup
@@ -22,16 +22,15 @@ from training.parallel.files import Texts, read_texts
 from training.recipe_file import recipe_of
 from training.terminal import bar, console, told
 
+KindName = Enum("KindName", {name: name for name in KINDS}, type=str)  # type: ignore[misc]
+
 
 def heads(
     target: Annotated[Path, typer.Argument(help="Hugging Face directory, or GGUF file.")],
     texts: Annotated[
         Path, typer.Argument(help="Texts that the target wrote: .npy, integers [texts, tokens].")
     ],
-    kind: Annotated[
-        str,
-        typer.Option(help=f"What the head is: {', '.join(KINDS)}.", click_type=Choice([*KINDS])),
-    ] = "eagle3",
+    kind: Annotated[KindName, typer.Option(help="What the head is.")] = KindName["eagle3"],
     draft: Annotated[
         Path | None,
         typer.Option(help="Draft that the head begins with: a draft with masks, for pard2."),
@@ -51,14 +50,14 @@ def heads(
     there is one."""
     with told():
         torch.set_num_threads(threads)
-        chosen = recipe_of(KINDS[kind].recipe, recipe)
+        chosen = recipe_of(KINDS[kind.value].recipe, recipe)
         found = read_texts(texts, chosen.window)
         if len(found) <= chosen.held_out:
             raise TrainingError(
                 f"{texts} holds {len(found)} texts; held_out ({chosen.held_out}) of the recipe "
                 "needs more"
             )
-        training = begin(kind, target, found, chosen, output, draft)
+        training = begin(kind.value, target, found, chosen, output, draft, compute_of("cpu"))
         if not (output / "curve.jsonl").is_file():
             training.evaluate()
         with bar("heads") as show:
@@ -72,14 +71,19 @@ def heads(
 
 
 def begin(
-    kind: str, target: Path, texts: Texts, recipe: HeadRecipe, output: Path, draft: Path | None
+    kind: str,
+    target: Path,
+    texts: Texts,
+    recipe: HeadRecipe,
+    output: Path,
+    draft: Path | None = None,
+    compute: Compute = FLOAT32,
 ) -> HeadTraining:
     """A training of a head of this kind for this target. Raises `TrainingError`."""
     try:
         layers = read_architecture(target).layers
     except EngineError as error:
         raise TrainingError(str(error)) from error
-    tapped = TappedTarget(target, KINDS[kind].taps(layers), recipe.window)
-    counts = np.bincount(np.asarray(texts).ravel(), minlength=tapped.architecture.vocabulary)
-    made = KINDS[kind](Setup(tapped, counts, recipe, output / "head", draft))
-    return HeadTraining(made, tapped, texts, recipe, output)
+    tapped = TappedTarget(target, KINDS[kind].taps(layers), recipe.window, bf16=compute.bf16)
+    made = KINDS[kind](Setup(tapped, texts, recipe, output / "head", draft))
+    return HeadTraining(made, tapped, texts, recipe, output, compute)

@@ -72,6 +72,17 @@ def labels_of(ranked: NDArray[np.int64], vocabulary: int) -> Tensor:
     return torch.from_numpy(labels)
 
 
+def ranked_by(offsets: Tensor) -> NDArray[np.int64]:
+    """The ranked ids of `d2t`: id i stands for i + d2t[i]."""
+    ids: NDArray[np.int64] = np.arange(len(offsets)) + offsets.long().numpy()
+    return ids
+
+
+def offsets_of(ranked: NDArray[np.int64]) -> Tensor:
+    """`d2t` of these ids."""
+    return torch.from_numpy(ranked - np.arange(len(ranked)))
+
+
 def make_head(
     config: dict[str, Any], target: TappedTarget, ranked: NDArray[np.int64], folder: Path
 ) -> Eagle3:
@@ -89,9 +100,8 @@ def make_head(
         head.norm.weight.copy_(target.norm)
     if (folder / _WEIGHTS).is_file():
         weights = {name: it.float() for name, it in load_file(folder / _WEIGHTS).items()}
-        offsets = weights.pop("d2t")
         weights.pop("t2d")
-        if not np.array_equal(np.arange(len(offsets)) + offsets.long().numpy(), ranked):
+        if not np.array_equal(ranked_by(weights.pop("d2t")), ranked):
             raise TrainingError(f"{folder} holds a head of other ids: choose another --output")
         head.load_state_dict(weights)
     return head
@@ -104,9 +114,8 @@ def write_head(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
     weights = {name: it.detach().bfloat16() for name, it in head.state_dict().items()}
-    ids = torch.from_numpy(ranked)
     chosen = torch.zeros(head.architecture.vocabulary, dtype=torch.bool)
-    chosen[ids] = True
+    chosen[torch.from_numpy(ranked)] = True
     part = folder / f"{_WEIGHTS}.part"
-    save_file(weights | {"d2t": ids - torch.arange(len(ids)), "t2d": chosen}, part)
+    save_file(weights | {"d2t": offsets_of(ranked), "t2d": chosen}, part)
     part.replace(folder / _WEIGHTS)

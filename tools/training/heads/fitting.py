@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.compute import Compute
 from training.heads.kind import Kind
 from training.heads.recipe import HeadRecipe
 from training.heads.states import TappedTarget
@@ -35,12 +37,19 @@ class HeadTraining:
     """One training in a folder: `head` and `curve.jsonl`."""
 
     def __init__(
-        self, kind: Kind, target: TappedTarget, texts: Texts, recipe: HeadRecipe, folder: Path
+        self,
+        kind: Kind,
+        target: TappedTarget,
+        texts: Texts,
+        recipe: HeadRecipe,
+        folder: Path,
+        compute: Compute,
     ) -> None:
-        self.kind = kind
+        self.kind, self._compute = kind, compute
         self._target, self._recipe, self._folder = target, recipe, folder
         self._texts, self._held_out = texts[: -recipe.held_out], texts[-recipe.held_out :]
         self._random = np.random.default_rng(recipe.seed)
+        self._recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=recipe.recent)
         groups = [group | {"peak": group["lr"]} for group in kind.weights(recipe.learning_rate)]
         self._optimizer = torch.optim.AdamW(
             groups, betas=(0.9, 0.95), weight_decay=recipe.weight_decay
@@ -67,10 +76,9 @@ class HeadTraining:
         self._optimizer.zero_grad()
         total = 0.0
         for _ in range(recipe.windows):
-            text = self._texts[self._random.integers(len(self._texts))]
-            start = self._random.integers(len(text) - recipe.window + 1)
-            tokens, states = self._read(text[start : start + recipe.window])
-            loss = self.kind.loss(tokens, states, self._random) / recipe.windows
+            tokens, states = self._window()
+            with self._compute.autocast():
+                loss = self.kind.loss(tokens, states.float(), self._random) / recipe.windows
             loss.backward()  # type: ignore[no-untyped-call]
             total += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(self._weights, recipe.clip)
@@ -80,7 +88,7 @@ class HeadTraining:
     def evaluate(self) -> Agreement:
         """Read held-out texts, add a line to the curve and write the head."""
         recipe = self._recipe
-        with torch.inference_mode():
+        with torch.inference_mode(), self._compute.autocast():
             right = torch.cat(
                 [
                     self.kind.right(*self._read(text), recipe.lags)
@@ -99,6 +107,17 @@ class HeadTraining:
             curve.write(json.dumps(line) + "\n")
         self.kind.write()
         return figures
+
+    def _window(self) -> tuple[Tensor, Tensor]:
+        """A window of a text, or a recent one whose states are known."""
+        recipe, random = self._recipe, self._random
+        if self._recent and random.random() * recipe.reads >= 1:
+            return self._recent[random.integers(len(self._recent))]
+        text = self._texts[random.integers(len(self._texts))]
+        start = random.integers(len(text) - recipe.window + 1)
+        tokens, states = self._read(text[start : start + recipe.window])
+        self._recent.append((tokens, states.bfloat16()))
+        return self._recent[-1]
 
     def _read(self, text: Texts) -> tuple[Tensor, Tensor]:
         """The tokens of a text and the target's states of them."""

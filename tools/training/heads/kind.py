@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from training.heads.recipe import HeadRecipe
 from training.heads.states import TappedTarget
+from training.parallel.files import Texts
 
 
 @dataclass(frozen=True)
@@ -20,21 +21,23 @@ class Setup:
     """What the training of a head begins with.
 
     target  computes the states that the head reads
-    counts  [vocabulary] how often the texts hold each id
+    texts   of the target
     recipe  the numbers, of the kind's own class
     folder  of the head; a head that is there goes on
     draft   the draft that a head begins with, for kinds that begin with one
     """
 
     target: TappedTarget
-    counts: NDArray[np.int64]
+    texts: Texts
     recipe: Any
     folder: Path
     draft: Path | None = None
 
     def most_frequent(self, ids: int) -> NDArray[np.int64]:
         """The `ids` most frequent ids of the texts, ascending."""
-        return np.sort(np.argsort(-self.counts, kind="stable")[:ids])
+        vocabulary = self.target.architecture.vocabulary
+        counts = np.bincount(np.asarray(self.texts).ravel(), minlength=vocabulary)
+        return np.sort(np.argsort(-counts, kind="stable")[:ids])
 
 
 class Kind(ABC):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from training.heads.eagle3 import Eagle3Training
 from training.heads.kind import Kind
+from training.heads.pard2 import Pard2Training
 
 KINDS: dict[str, type[Kind]] = {
     "eagle3": Eagle3Training,
+    "pard2": Pard2Training,
 }
