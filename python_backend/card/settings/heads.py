@@ -51,7 +51,7 @@ def with_head(settings: Settings) -> Settings:
             f"{len(own)}"
         )
     taps = draft.taps or own
-    masks = () if head.mask_id is None else (head.mask_id,)
+    masks = head.mask_ids or (() if head.mask_id is None else (head.mask_id,))
     changes: dict[str, Any] = {"drafter": head.kind}
     if masks and speculation.block == "auto":
         changes["block"] = head.block

@@ -45,6 +45,7 @@ class HeadConfig:
     norm_output           the next row takes the normed state (EAGLE 3.1)
     mask_id    the token of a mask; `NO_TOKEN`: blocks have other rows; None: the head makes no
                blocks
+    mask_ids   the same, one for each place, of a head that has several
     block      tokens of a block
     scale, projection_bias  of PARD-2's projection
     embedding_scale  factor of the embedding (z-lab); None: the target's
@@ -62,6 +63,7 @@ class HeadConfig:
     fc_norm: bool = False
     norm_output: bool = False
     mask_id: int | None = None
+    mask_ids: tuple[int, ...] = ()
     block: int = 1
     scale: float = 1.0
     projection_bias: bool = False
@@ -166,12 +168,15 @@ def _pard2(config: Mapping[str, Any]) -> HeadConfig:
     scale = config.get("pard2_scale")
     if isinstance(scale, bool) or not isinstance(scale, int | float):
         raise ValueError(f"pard2_scale is {scale!r}; allowed: a number")
+    several = config.get("pard_tokens")
+    masks = (_id(config, "pard_token"),) if several is None else _indices("pard_tokens", several)
     return HeadConfig(
         PARD2,
         {**config},
         _indices("pard2_target_layers", config.get("pard2_target_layers")),
-        mask_id=_id(config, "pard_token"),
-        block=_BLOCK_OF_PARD2,
+        mask_id=masks[0],
+        mask_ids=masks,
+        block=_BLOCK_OF_PARD2 if several is None else len(masks) + 1,
         scale=float(scale),
         projection_bias=bool(config.get("pard2_proj_bias")),
     )

@@ -21,7 +21,7 @@ class Pard2(nn.Module):
         config: HeadConfig,
         a: Architecture,
         *,
-        taps: int,
+        taps: int = 0,
         tapped: int,
         ids: int,
         biases: Biases,
