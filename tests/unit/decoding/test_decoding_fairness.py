@@ -14,6 +14,7 @@ from one_process import OneProcess, Stream, request_of, settings_of
 from serving_double import make_pool
 
 from card.cache import Geometry, SlotRequest
+from card.decoding.open_sessions import taken_over
 from card.decoding.session import TargetSession
 from card.sampling import SamplingParameters
 from card.speculation.ngram import NgramProposer
@@ -85,7 +86,7 @@ def adopted(folder: Path, engine: FakeEngine, decoding: str) -> TargetSession:
     slot = pool.target_slot(0)
     opened = slot.opened()
     assert opened is not None
-    return TargetSession.adopt(slot, *opened, engine)
+    return taken_over(slot, *opened, engine)
 
 
 @pytest.fixture

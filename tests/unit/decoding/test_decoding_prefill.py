@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.decoding.prefill import Prefill
+from card.decoding.open_sessions import Prefill
 from card.engines.row_costs import CostCurve
 
 CHUNK = 64

@@ -15,8 +15,7 @@ from grpc.aio import ServicerContext, StreamStreamCall
 from tritonclient.grpc import service_pb2
 
 from card_guard.admission import Admission, Place
-from card_guard.proxy import Proxy
-from card_guard.stream import TritonStream
+from card_guard.proxy import Proxy, TritonStream
 
 WAIT_S = 30.0
 TIME_TO_HEAR_S = 0.2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 from told_clock import ToldClock
 
-from card.serving.spare_memory import PERIOD_S, SpareMemory
+from card.serving.triton.engine_process import PERIOD_S, SpareMemory
 
 BLOCK_BYTES = 100_000
 """Below what the C library asks the kernel for piece by piece."""

@@ -29,7 +29,6 @@ from card.speculation.drafters.growth.frontier import (
     ranked_children,
     ranking_of,
 )
-from card.speculation.drafters.growth.masks import masks_of
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.ngram import NgramProposer
 from card.speculation.tree import GrowingTree, Nodes, ReRoot, score_exponent
@@ -245,7 +244,7 @@ class TreeDrafter:
         if not parameters.is_greedy or parameters.logit_bias:
             first = len(session.tokens) + 1
             positions = [first + depth for depth in expansion.depths(session.tree)]
-        masks = masks_of(session.constraint, expansion, session.tree)
+        masks = expansion.masks(session.constraint, session.tree)
         return positions, masks, ranking_of(positions, parameters, drafted.noise, masks)
 
     def _grow(self, session: DraftedSession, planned: DraftPass, logits: Logits) -> Nodes:

@@ -17,9 +17,16 @@ from torch import Tensor
 
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.families import FAMILIES
-from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens
+from card.engines.interface import (
+    EngineError,
+    Logits,
+    RankedIds,
+    Ranking,
+    SequenceTokens,
+    own_rows,
+    wanted_rows,
+)
 from card.engines.layout import SHORT
-from card.engines.logits import RankedIds, own_rows, wanted_rows
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.sessions import SessionEngine, check_context, taps_of
 from card.engines.torch.captured.device import Devices, choose_device, choose_dtype

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from card.engines.interface import Ranking, SequenceTokens
-from card.engines.logits import RankedIds, wanted_rows
+from card.engines.interface import RankedIds, Ranking, SequenceTokens, wanted_rows
 from card.engines.torch.captured.graphs import Replayed
 from card.engines.torch.captured.kernels.ranking import MOST_RANKED, rank
 

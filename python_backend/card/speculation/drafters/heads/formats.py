@@ -75,6 +75,11 @@ class HeadConfig:
     confidence: bool = False
     confidence_reads_token: bool = False
 
+    @property
+    def is_serial(self) -> bool:
+        """Whether each token of a block is chosen behind the one before."""
+        return bool(self.markov_rank) or self.kind == CTC
+
     def taps(self, layers: int) -> tuple[int, ...]:
         """The hidden states that it reads of a target of `layers` layers."""
         if self.named_taps:
