@@ -77,10 +77,12 @@ def _with_head(settings: Settings, head: HeadConfig) -> Settings:
             f"draft.taps names {len(draft.taps)} hidden states; the draft {draft.path} reads "
             f"{len(own)}"
         )
-    masks = () if head.mask_id is None else (head.mask_id,)
+    masks = head.mask_ids or (() if head.mask_id is None else (head.mask_id,))
     taken = settings.draft.model_copy(update={"taps": draft.taps or own})
     settings = settings.model_copy(update={"draft": taken})
-    return _with_masks(settings, masks, head.block, head.kind, lattice=bool(masks))
+    return _with_masks(
+        settings, masks, head.block, head.kind, lattice=bool(masks) and not head.is_serial
+    )
 
 
 def _with_masks(
