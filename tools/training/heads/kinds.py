@@ -5,8 +5,10 @@ from __future__ import annotations
 from training.heads.eagle3 import Eagle3Training
 from training.heads.kind import Kind
 from training.heads.pard2 import Pard2Training
+from training.heads.peagle import PEagleTraining
 
 KINDS: dict[str, type[Kind]] = {
     "eagle3": Eagle3Training,
+    "peagle": PEagleTraining,
     "pard2": Pard2Training,
 }

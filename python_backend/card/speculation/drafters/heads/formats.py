@@ -83,7 +83,7 @@ def head_of(config: Mapping[str, Any]) -> HeadConfig | None:
     ids = config.get("eagle_aux_hidden_state_layer_ids")
     ids = nested.get("eagle_aux_hidden_state_layer_ids") if ids is None else ids
     taps = _indices("eagle_aux_hidden_state_layer_ids", ids) if ids else None
-    switches = {name: config.get(name) or False for name in _SWITCHES}
+    switches: dict[str, Any] = {name: config.get(name) or False for name in _SWITCHES}
     if wrong := [name for name, value in switches.items() if not isinstance(value, bool)]:
         raise ValueError(f"{wrong[0]} is {switches[wrong[0]]!r}; allowed: true, false")
     if kind != PEAGLE:
