@@ -41,7 +41,9 @@ def family(
         possible = systems_for(stage.pair.settings)
         systems = {name: found for name, found in possible.items() if name in wanted}
         if without := sorted(wanted - systems.keys()):
-            stage.skipped.append(f"{', '.join(without)}: the draft names no masks (pard_token)")
+            stage.skipped.append(
+                f"{', '.join(without)}: this draft has no masks or is no such head"
+            )
         found = line_up_in_process(stage.stack, stage.pair, systems)
         far = {name: one for name, one in systems.items() if one.on_a_device}
         try:

@@ -72,7 +72,7 @@ def save_random_head(directory: Path, target: Path, ids: int = 512) -> None:
     torch.manual_seed(0)
     a = read_architecture(target)
     taps = HeadConfig(EAGLE3, {}, None).taps(a.layers)
-    said = config_of(a, taps, ids, steps=3)
+    said = config_of(EAGLE3, a, taps, ids, steps=3)
     config = head_of(said)
     assert config is not None
     layer = architecture_of(config.decoder, directory / "config.json")

@@ -121,7 +121,7 @@ def head_of(config: Mapping[str, Any]) -> HeadConfig | None:
     ids = config.get("eagle_aux_hidden_state_layer_ids")
     ids = nested.get("eagle_aux_hidden_state_layer_ids") if ids is None else ids
     taps_or_default = _indices("eagle_aux_hidden_state_layer_ids", ids) if ids else None
-    switches = {name: _switch(config, name) for name in _SWITCHES}
+    switches: dict[str, Any] = {name: _switch(config, name) for name in _SWITCHES}
     if kind != PEAGLE:
         return HeadConfig(kind, {**decoder}, taps_or_default, **switches)
     mask, block = _id(config, "mask_token_id"), _block_of(config)
