@@ -28,7 +28,7 @@ from training.heads.kinds import KINDS
 from training.heads.pard2 import Pard2Recipe
 from training.heads.peagle import PEagleRecipe
 from training.heads.recipe import HeadRecipe
-from training.parallel.files import free_ids, read_draft, write_draft
+from training.parallel.files import read_draft, write_draft
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,8 +53,7 @@ def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A draft with masks that nothing has tuned yet."""
     source, folder = TARGET.parent / "draft", tmp_path_factory.mktemp("masked")
     draft = read_draft(source, masks=3)
-    ids = free_ids(source, np.zeros((1, 1), np.uint16), 3)
-    write_draft(draft, ids, source, folder)
+    write_draft(draft, [900, 901, 902], source, folder)
     return folder
 
 

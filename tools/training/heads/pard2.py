@@ -89,8 +89,10 @@ class Pard2Training(Kind):
                 f"the recipe) needs {recipe.steps - 1}"
             )
         a = architecture_of(self._config, source / "config.json")
-        if (a.vocabulary, a.hidden) != (target.architecture.vocabulary, target.head.shape[1]):
-            raise TrainingError(f"{source} has another vocabulary or width than its target")
+        if a.vocabulary != target.architecture.vocabulary:
+            raise TrainingError(
+                f"{source} has {a.vocabulary} ids, its target {target.architecture.vocabulary}"
+            )
         tensors = {name: it.float() for name, it in load_file(source / WEIGHTS).items()}
         self._ranked = (
             ranked_by(tensors.pop("d2t")) if goes_on else ranked_ids(source, a.vocabulary)
