@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +22,7 @@ from bench.terminal import PROMPTS, JsonFile, PromptsFile
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
 from fleet.conversation import Message, Turn, ask
-from fleet.router import Router
-from fleet.running import LOOK_S, Fleet, await_ready, fleet_of, running
+from fleet.running import LOOK_S, PORTS, Fleet, Router, fleet_of, running
 from loading.supervised import reserved_ports
 
 POLICIES = ("cache_aware", "round_robin")
@@ -56,22 +55,15 @@ def fleet(
     load = os.getloadavg()[0]
     tokenizer = Vocabulary.load(load_settings().target.path).tokenizer
     texts = [prompt.text for prompt in read_prompts(prompts, tokenizer)]
-    with tempfile.TemporaryDirectory() as logs, reserved_ports(4) as ports:
-        made = fleet_of(replicas, ports[0], first_port, Path(logs), POLICIES[0])
-        other = replace(
-            made.router, port=ports[1], metrics_port=ports[2], policy=POLICIES[1],
-            log=Path(logs) / "other-router.log",
-        )  # fmt: skip
-        with running(made):
-            other.start()
-            try:
-                await_ready(other)
-                while not all(replica.is_settled() for replica in made.replicas):
-                    time.sleep(LOOK_S)
-                found = _contest(made, other, texts, conversations, turns, at_once, max_tokens)
-            finally:
-                other.stop()
-                other.wait()
+    with tempfile.TemporaryDirectory() as name, reserved_ports(3) as ports:
+        logs, of_replicas = Path(name), range(first_port, first_port + len(PORTS) * replicas + 1)
+        made = fleet_of(replicas, ports[0], of_replicas, logs, POLICIES[0])
+        other = Router(made.router.replicas, *ports[1:], logs / "other-router.log", POLICIES[1])
+        with running(made), running(Fleet([], other)):
+            while not all(replica.is_settled() for replica in made.replicas):
+                time.sleep(LOOK_S)
+            routers = made.router, other
+            found = _contest(routers, texts, conversations, turns, at_once, max_tokens)
     told = {policy: _figures(result, seconds) for policy, (result, seconds) in found.items()}
     print(_table(told, turns))
     if json_file is not None:
@@ -85,8 +77,7 @@ def fleet(
 
 
 def _contest(
-    made: Fleet,
-    other: Router,
+    routers: Sequence[Router],
     texts: Sequence[str],
     conversations: int,
     turns: int,
@@ -97,7 +88,7 @@ def _contest(
     what else the machine does meets both."""
     found: dict[str, tuple[list[Conversation], float]] = {}
     for begin in range(0, conversations, at_once):
-        for router in (made.router, other):
+        for router in routers:
             began = time.monotonic()
             with ThreadPoolExecutor(at_once) as pool:
                 done = list(

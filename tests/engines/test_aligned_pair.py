@@ -9,9 +9,15 @@ import torch
 from real_pair import TARGET
 from safetensors.torch import load_file
 
-from aligned.agreement import Texts
-from aligned.making import TOLERANCE, Alignment, AlignmentError, find_scale, make_pair
-from aligned.shapes import SHAPES
+from aligned import (
+    SHAPES,
+    TOLERANCE,
+    Alignment,
+    AlignmentError,
+    Texts,
+    find_scale,
+    make_pair,
+)
 from card.engines import SequenceTokens
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine

@@ -19,7 +19,7 @@ from card.engines.torch import decoder as eager_decoder
 from card.engines.torch.attention import TileTensors, attend
 from card.engines.torch.captured.device import Devices
 from gpu import command
-from gpu.arithmetic import check_rows, compared
+from gpu.checks import check_rows, compared
 from gpu.command import app
 from gpu.models import TINY, Pair
 from gpu.phases import PHASES, USUAL, Job
@@ -53,8 +53,7 @@ def test_without_a_gpu_it_says_so_in_one_line(
 
 
 def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> None:
-    patient = ["--limit-s", "900", "--total-s", "1800"]
-    result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path), *patient])
+    result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path)])
     lines = result.output.splitlines()
     assert lines[-1].startswith("PASS: 7 of 7 checks on cpu"), result.output
     assert "says nothing of one" in lines[-1]
@@ -74,7 +73,17 @@ def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> N
     subtrees = {f"{name}, subtree" for name in either}
     demands = ["one stream, greedy", "2 streams, greedy", "one stream, temperature 0.8"]
     assert found == dict.fromkeys(demands, systems) | {demands[0]: systems | subtrees}
-    assert len(written["peers"][pair]) == 2
+
+
+def test_limits_follow_what_the_processor_can_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "slowness", lambda device: 3.0)
+    monkeypatch.setitem(PHASES, "steps", _ends_at_once)
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps"])
+    assert "steps: begins, for at most 720 s" in result.output
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--limit-s", "50"])
+    assert "steps: begins, for at most 50 s" in result.output
 
 
 def test_no_phase_begins_when_the_time_is_over(

@@ -17,7 +17,7 @@ from recorded_draft import Recorded
 from running_service import BACK_S, RunningService, StartService
 from tritonclient.grpc.aio import InferenceServerClient
 
-from bench.delaying_proxy import delaying_proxy
+from bench.served import delaying_proxy
 from card_client import CardClient, CardError, GenerateRequest
 from card_client.edge import LONGEST_CHAIN, TransformersModel, stream
 from card_client.wire import Draft, encode_draft

@@ -19,7 +19,7 @@ from card_client import CardClient, CardError
 from loading.clients import NONSENSE, Crowd, Expected, Tally
 from loading.held import MEBIBYTE, Sample, growth, look, write_csv
 from loading.service import Service, results_folder, running_service
-from loading.supervised import SupervisorEndedError
+from loading.supervised import ProcessEndedError
 from loading.texts import draw_catalogue
 
 SAMPLE_S = 1.0
@@ -78,7 +78,7 @@ def soak(
     try:
         with running_service(values, settings, folder / "service.log") as service:
             found = asyncio.run(_soak(service, seed, chosen, crowd, minutes * 60))
-    except SupervisorEndedError as error:
+    except ProcessEndedError as error:
         _refuse(f"{error}; see {folder / 'service.log'}")
     except CardError as error:
         _refuse(f"a request failed before the load: {error}")
@@ -156,7 +156,7 @@ async def _soak(
     """References one after another, then the crowd, then rest. Raises `CardError`."""
     with console.status("computing the references, one request at a time"):
         expected = await _references(service, seed, requests)
-    crowd = Crowd(service.grpc, service.http, expected, seed)
+    crowd = Crowd(service.grpc, expected, seed)
     with console.status("warming up"):
         await _leave_unread(service, expected, clients)
         warm = asyncio.Event()
