@@ -18,9 +18,8 @@ import pytest
 from one_process import request_of
 
 from card.cache import ENGINES, EngineState, Geometry, Pool, PoolError, SlotState
-from card.cache.home import sweep_pools
 from card.cache.layout import CACHE_LINE, header_dtype, slot_dtype
-from card.cache.pool import pool_bytes
+from card.cache.pool import pool_bytes, sweep_pools
 
 GEOMETRY = Geometry(slots=3, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
 SERVER = 4242

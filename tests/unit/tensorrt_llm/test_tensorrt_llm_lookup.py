@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tensorrt_double import BUDGET_S, CANDIDATES, END_ID, VOCABULARY, Cache, EngineRequest
 
 from card.cache import Finish, Pool
-from card.cache.home import sweep_pools
+from card.cache.pool import sweep_pools
 from card.tensorrt_llm.bindings import Bindings
 from card.tensorrt_llm.lookup import CandidateLookup
 
