@@ -41,7 +41,7 @@ def _small_pair(monkeypatch: pytest.MonkeyPatch) -> None:
         (Devices("2.13.0", "12.9", ()), "no CUDA device"),
     ],
 )
-def test_without_a_gpu_it_says_so_in_one_line(
+def test_check_when_there_is_no_gpu_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, devices: Devices, named: str
 ) -> None:
     monkeypatch.setattr(Devices, "seen", lambda: devices)
@@ -52,7 +52,7 @@ def test_without_a_gpu_it_says_so_in_one_line(
     assert "--device cpu" in result.output
 
 
-def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> None:
+def test_check_on_a_processor_runs_every_phase_and_writes_its_findings(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path)])
     lines = result.output.splitlines()
     assert lines[-1].startswith("PASS: 7 of 7 checks on cpu"), result.output
@@ -75,7 +75,7 @@ def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> N
     assert found == dict.fromkeys(demands, systems) | {demands[0]: systems | subtrees}
 
 
-def test_limits_follow_what_the_processor_can_do(
+def test_limits_when_the_processor_is_slow_are_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "slowness", lambda device: 3.0)
@@ -86,7 +86,7 @@ def test_limits_follow_what_the_processor_can_do(
     assert "steps: begins, for at most 50 s" in result.output
 
 
-def test_no_phase_begins_when_the_time_is_over(
+def test_phase_when_the_time_is_over_is_not_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PHASES, "steps", _ends_at_once)
@@ -100,7 +100,7 @@ def _ends_at_once(job: Job) -> Iterator[Found]:
     yield from ()
 
 
-def test_larger_logits_may_be_further_off() -> None:
+def test_logits_when_they_are_larger_may_differ_more() -> None:
     """Those of the chat pair's target come to 42, and in bfloat16 are off by 0.95 at most."""
     expected = np.eye(8, dtype=np.float32)
     for size, off, passes in ((42, 0.95, True), (10, 0.95, False), (42, 4.0, False)):
@@ -108,7 +108,7 @@ def test_larger_logits_may_be_further_off() -> None:
         assert found.passed is passes, found.detail
 
 
-def test_check_of_rows_fails_when_attention_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_of_rows_when_attention_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any) -> Tensor:
         unmasked = replace(tile, hidden=torch.zeros_like(tile.hidden))
         return attend(query, keys, values, unmasked, *more) * 1.25
@@ -118,7 +118,7 @@ def test_check_of_rows_fails_when_attention_is_wrong(monkeypatch: pytest.MonkeyP
     assert not rows.passed
 
 
-def test_a_run_passes_only_if_its_phases_finished_and_its_checks_held() -> None:
+def test_report_when_a_phase_or_a_check_fails_does_not_pass() -> None:
     report = Report(Environment.of(torch.device("cpu")))
     assert report.verdict().startswith("FAIL")
     report.phases.append(PhaseRecord("steps", 1.0, "finished"))

@@ -31,7 +31,7 @@ def end(one: ReplicaProcess, code: int) -> int:
     return one.process.pid
 
 
-def test_a_replica_starts_again_when_it_was_lost(
+def test_replica_when_lost_starts_again(
     ending: ReplicaProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not ending.starts_again_if_lost()
@@ -42,6 +42,6 @@ def test_a_replica_starts_again_when_it_was_lost(
     assert not ending.starts_again_if_lost(), "it started a moment ago"
 
 
-def test_a_replica_stays_away_when_it_was_drained(ending: ReplicaProcess) -> None:
+def test_replica_when_drained_stays_away(ending: ReplicaProcess) -> None:
     end(ending, 0)
     assert not ending.starts_again_if_lost()
