@@ -18,7 +18,7 @@ import psutil
 
 from card.settings import REPOSITORY_ROOT
 from environments import installed
-from loading.supervised import ChildProcess, is_settled, open_local, ready_of
+from loading.supervised import ChildProcess, is_settled, open_local
 
 PORTS = ("http", "grpc", "metrics", "health", "openai")
 LOOK_S = 0.1
@@ -77,7 +77,7 @@ class ReplicaProcess(ChildProcess):
 
     def is_settled(self) -> bool:
         """Whether no model of it prepares anything any more: for measurements."""
-        return self.is_ready() and is_settled(ready_of("127.0.0.1", self.ports["health"]))
+        return is_settled("127.0.0.1", self.ports["health"])
 
     def kill(self) -> float:
         """End all its processes at once, as the loss of a machine does. Returns when, on the clock

@@ -22,7 +22,7 @@ from card.serving.child import bound
 from card.settings import ServingSettings
 
 SUPERVISOR = (sys.executable, "-m", "card.serving.supervisor")
-_ANSWER_S = 2.0
+_ANSWER_S, _PAGE_S = 2.0, 10.0
 _LAST_LINES = 20
 _COMPLAINT = re.compile('level(=|": ")(warning|error|critical)')
 _PAST_PROXIES = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -58,19 +58,24 @@ def open_local(request: str | urllib.request.Request, timeout_s: float) -> http.
     return cast(http.client.HTTPResponse, _PAST_PROXIES.open(request, timeout=timeout_s))
 
 
-def ready_of(host: str, health_port: int, timeout_s: float = 10.0) -> dict[str, Any]:
+def ready_of(host: str, health_port: int) -> dict[str, Any]:
     """What a supervisor says under `/ready`, ready or not. Raises `OSError`."""
     try:
-        with open_local(f"http://{host}:{health_port}/ready", timeout_s) as answer:
+        with open_local(f"http://{host}:{health_port}/ready", _PAGE_S) as answer:
             return dict(json.load(answer))
     except urllib.error.HTTPError as answer:
         return dict(json.load(answer))
 
 
-def is_settled(ready: Mapping[str, Any] | None) -> bool:
-    """Whether a supervisor that says this of itself is ready and no model prepares anything any
-    more, so that requests have the processor to themselves."""
-    return ready is not None and all(model["loading"] is None for model in ready["models"].values())
+def is_settled(host: str, health_port: int) -> bool:
+    """Whether a supervisor is ready and no model prepares anything any more, so that requests have
+    the processor to themselves."""
+    try:
+        ready = ready_of(host, health_port)
+    except OSError:  # not bound yet
+        return False
+    is_ready = ready["state"] in ("ready", "degraded")
+    return is_ready and all(model["loading"] is None for model in ready["models"].values())
 
 
 def last_words(log: IO[bytes]) -> str:
@@ -186,4 +191,5 @@ class SupervisedServer(ChildProcess):
 
     def is_settled(self) -> bool:
         """As the function of that name says. Raises `ProcessEndedError`."""
-        return self.is_ready() and is_settled(ready_of(self.host, self._health_port))
+        self.check_alive()
+        return is_settled(self.host, self._health_port)
