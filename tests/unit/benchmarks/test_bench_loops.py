@@ -83,7 +83,7 @@ def test_a_draft_is_idle_only_while_a_session_is_open() -> None:
         assert draft_counts(both.pool)["draft_passes"] == draft.times.passes == 1
         assert [idle_at(3_000), idle_at(3_500)] == [0, 500], "told while it waits"
         stream.slot.close()
-        assert idle_at(4_000) == idle_at(90_000) == 1_000, "the time between requests is nobody's"
+        assert idle_at(4_000) == idle_at(90_000) == 1_000, "no time between requests counts"
 
 
 def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:
