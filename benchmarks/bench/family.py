@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from bench import terminal
-from bench.contest import contest
+from bench.contest import contest, line_up_in_process, line_up_served
 from bench.figures import Question
 from bench.served import ServerError
-from bench.systems import SYSTEMS, line_up_in_process, line_up_served, systems_for
+from bench.systems import SYSTEMS, systems_for
 from card.speculation.pacing import PLAIN
 
 SystemName = Enum("SystemName", {name: name for name in SYSTEMS}, type=str)  # type: ignore[misc]

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from bench import terminal
-from bench.contest import contest
+from bench.contest import contest, line_up_in_process, line_up_served
 from bench.figures import Question
 from bench.peers import PEERS, PeerError, line_up_peer
-from bench.systems import SYSTEMS, line_up_in_process, line_up_served
+from bench.systems import SYSTEMS
 from card.speculation.pacing import PACINGS, PLAIN
 
 PeerName = Enum("PeerName", {name: name for name in PEERS}, type=str)  # type: ignore[misc]
