@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from typer.testing import CliRunner
 
 from card.engines.torch import decoder as eager_decoder
 from card.engines.torch.attention import TileTensors, attend
+from card.engines.torch.captured.device import Devices
 from gpu import command
-from gpu.arithmetic import check_rows
+from gpu.checks import check_rows
 from gpu.command import app
 from gpu.models import TINY, Pair
-from gpu.phases import USUAL
+from gpu.phases import PHASES, USUAL, Job
+from gpu.report import Found
 
 DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
 """Its own target: a tenth of the work, the same code."""
@@ -30,9 +33,26 @@ def _small_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "bundled_pair", lambda: DRAFT_ALONE)
 
 
-def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> None:
-    patient = ["--limit-s", "900", "--total-s", "1800"]
-    result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path), *patient])
+@pytest.mark.parametrize(
+    ("devices", "named"),
+    [
+        (Devices("2.13.0+cpu", None, ()), "without CUDA"),
+        (Devices("2.13.0", "12.9", ()), "no CUDA device"),
+    ],
+)
+def test_check_when_there_is_no_gpu_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, devices: Devices, named: str
+) -> None:
+    monkeypatch.setattr(Devices, "seen", lambda: devices)
+    result = CliRunner().invoke(app)
+    assert result.exit_code == 2
+    assert result.output.count("\n") == 1
+    assert named in result.output
+    assert "--device cpu" in result.output
+
+
+def test_check_on_a_processor_runs_every_phase_and_writes_its_findings(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["--device", "cpu", "--results", str(tmp_path)])
     lines = result.output.splitlines()
     assert lines[-1].startswith("PASS: 7 of 7 checks on cpu"), result.output
     assert "says nothing of one" in lines[-1]
@@ -52,10 +72,24 @@ def test_on_a_processor_everything_runs_and_is_written_down(tmp_path: Path) -> N
     subtrees = {f"{name}, subtree" for name in either}
     demands = ["one stream, greedy", "2 streams, greedy", "one stream, temperature 0.8"]
     assert found == dict.fromkeys(demands, systems) | {demands[0]: systems | subtrees}
-    assert len(written["peers"][pair]) == 2
 
 
-def test_check_of_rows_fails_when_attention_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_when_the_processor_is_slow_are_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "slowness", lambda device: 3.0)
+    monkeypatch.setitem(PHASES, "steps", _ends_at_once)
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps"])
+    assert "steps: begins, for at most 720 s" in result.output
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--limit-s", "50"])
+    assert "steps: begins, for at most 50 s" in result.output
+
+
+def _ends_at_once(job: Job) -> Iterator[Found]:
+    yield from ()
+
+
+def test_check_of_rows_when_attention_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any) -> Tensor:
         unmasked = replace(tile, hidden=torch.zeros_like(tile.hidden))
         return attend(query, keys, values, unmasked, *more) * 1.25

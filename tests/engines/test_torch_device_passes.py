@@ -18,7 +18,7 @@ from echo_kernels import echo_engine
 from tiny_models import random_tokens, read_alone
 
 from card.engines.options import EngineOptions
-from card.engines.torch.captured.graphs import Replayed
+from card.engines.torch.captured.static import Replayed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -24,7 +24,7 @@ from card.serving.supervision.states import STUBS
 from card.serving.triton_server import find_triton
 from card.settings import load_settings
 from loading.service import starting_service
-from loading.supervised import SUPERVISOR, SupervisorEndedError
+from loading.supervised import SUPERVISOR, ProcessEndedError
 
 END_S = 120.0
 LOOK_S = 0.05
@@ -56,7 +56,7 @@ def start(
         process = service.server.process
         end_s = time.monotonic() + END_S
         while process.poll() is None and time.monotonic() < end_s:
-            with contextlib.suppress(SupervisorEndedError):
+            with contextlib.suppress(ProcessEndedError):
                 was_ready = was_ready or service.server.is_ready()
             tokens |= {path.name.rpartition("_")[2] for path in directory.glob("card_run_*")}
             with contextlib.suppress(subprocess.TimeoutExpired):

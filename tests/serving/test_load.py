@@ -33,7 +33,7 @@ LONG: dict[str, Any] = {
 
 
 async def free(service: RunningService) -> None:
-    """Wait until no slot is in use and nobody waits for one."""
+    """Wait until no slot is in use and no request waits for one."""
     await service.until(
         lambda: (
             service.metric("card_slots_in_use") == 0 and service.metric("card_queued_requests") == 0
@@ -59,7 +59,7 @@ async def test_a_prompt_at_the_limit_is_served_and_one_token_more_is_refused(
         await server.ask(input_ids=[*ids, 1], **request)
 
 
-async def test_streams_that_nobody_reads_slow_nobody_and_hold_no_slot(
+async def test_streams_when_unread_slow_no_other_and_hold_no_slot(
     server: RunningService,
 ) -> None:
     """Their responses wait in the server, as many as `max_tokens` allows; the slots come back."""
@@ -134,7 +134,7 @@ async def _leave_http(server: RunningService) -> None:
 
 
 async def test_a_flood_is_answered_or_refused_and_leaves_nothing(start_service: Any) -> None:
-    """Four times what fits: whoever is refused hears UNAVAILABLE, everybody else his own text."""
+    """Four times what fits: a refused client gets UNAVAILABLE, every other client its own text."""
     overrides = {"cache": {"slots": 2}, "limits": {"queued_requests": 14}}
     with start_service(overrides) as service:
         alone = {p: await service.text(p, max_tokens=32, end_id=-1) for p in PROMPTS}
@@ -165,7 +165,7 @@ def one_slot(start_service: Any) -> Iterator[RunningService]:
 
 
 async def test_a_full_service_refuses_before_a_text_is_tokenized(one_slot: RunningService) -> None:
-    """`preprocessing` does, once `card` has told it; whoever calls `card` is refused there. Those
+    """`preprocessing` refuses once `card` has told it; a call of `card` is refused there. Those
     who wait get their turn, and no number before it that none of their tokens has."""
     service = one_slot
     heard: list[list[Reply]] = [[] for _ in range(1 + QUEUE)]
@@ -191,7 +191,7 @@ async def test_a_full_service_refuses_before_a_text_is_tokenized(one_slot: Runni
     )
     refusals = [line for line in service.log.read_text().splitlines() if "queue_full" in line]
     assert ["component=preprocessing" in line for line in refusals] == [True, True, False]
-    await service.until(lambda: all(heard), "everybody has had a sign of life")
+    await service.until(lambda: all(heard), "every client has had a sign of life")
     target.resume()
     await asyncio.gather(*streams)
     for replies in heard:
@@ -214,7 +214,7 @@ async def test_all_who_leave_the_queue_together_give_their_places_up(
     for task in streams:
         task.cancel()
     await asyncio.wait(streams)
-    await service.until(lambda: service.metric("card_queued_requests") == 0, "nobody waits")
+    await service.until(lambda: service.metric("card_queued_requests") == 0, "no request waits")
     await service.until(
         lambda: service.metric("card_rejections_total", reason="cancelled") == before + QUEUE,
         "all are counted",
@@ -245,7 +245,7 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(one_slot: Runni
     served = itertools.islice(asyncio.as_completed(patient), 2)
     texts = ["".join(reply.text for reply in await replies) for replies in served]
     assert texts[0]
-    assert len(set(texts)) == 1  # what was sent to see whether somebody reads is no text
+    assert len(set(texts)) == 1  # what was sent to see whether a client reads is no text
     for task in patient:
         task.cancel()
     await free(service)

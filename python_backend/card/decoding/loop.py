@@ -15,10 +15,8 @@ from card.cache import Finish, Pool
 from card.constraints import Budget, GuideError
 from card.constraints.compiler import GuideCompiler
 from card.decoding.from_settings import acceptance_rules, controller, ngram_memory
-from card.decoding.open_sessions import OpenSessions
-from card.decoding.prefill import Prefill
+from card.decoding.open_sessions import OpenSessions, Prefill
 from card.decoding.session import NO_QUERY, Query, TargetSession
-from card.decoding.states import publish_states
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
@@ -109,6 +107,7 @@ class TargetLoop:
         waited = self._count_waiting(started, works=bool(streaming or reading))
         if not (streaming or reading):
             return False
+        in_turns = any(session.awaited for session in streaming)
         plan = self._plan(streaming, reading, draft_lives=draft_lives)
         beside = draft_lives and self._draft_computes(streaming)
         turns = self._propose(streaming, reading, plan, beside=beside)
@@ -123,7 +122,8 @@ class TargetLoop:
         if any(session.waits for session in streaming):
             self._pool.slot_bell.ring()
         seconds = None if reading else (ended - started) / 1e9
-        self._observe(plan, turns, results, seconds, waited / 1e9, beside=beside)
+        waited_s = waited / 1e9 if in_turns else 0.0
+        self._observe(plan, turns, results, seconds, waited_s, beside=beside)
         self.times.steps += 1
         self._pool.count_pass()
         self.times.query += queried - started
@@ -133,11 +133,11 @@ class TargetLoop:
 
     @property
     def is_idle(self) -> bool:
-        """Never while a slot is in use: nobody rings for what a pacing waits for."""
+        """Never while a slot is in use: no bell rings for what a pacing waits for."""
         return False
 
     def _ready(self, *, draft_lives: bool) -> tuple[list[TargetSession], list[TargetSession]]:
-        """Sessions whose turn it is: those that stream, and those that read their prompts."""
+        """Sessions that take part in the pass: those that stream, and those that read prompts."""
         ready: tuple[list[TargetSession], list[TargetSession]] = [], []
         for session in self._sessions:
             if session.slot.finish(session.session_id) is Finish.RUNNING:
@@ -177,7 +177,7 @@ class TargetLoop:
         for session in reading:
             begins.append(session.tell_draft(works=plan.prepares or not session.adapts))
         begins.append(self._tell_stopped())
-        if any(begins):  # once all is told: a draft that finds nothing to do sleeps on
+        if any(begins):  # last, because a draft that finds nothing to do sleeps on
             self._pool.slot_bell.ring()
         return plan
 
@@ -191,8 +191,8 @@ class TargetLoop:
         )
 
     def _tell_stopped(self) -> bool:
-        """Tell the draft whether it works for none of those whose pacing adapts, if that is news;
-        whether it begins to work again."""
+        """Tell the draft, on a change, whether it works for no session with an adaptive pacing;
+        returns whether it begins to work again."""
         adapting = [session for session in self._sessions if session.adapts]
         stopped = bool(adapting) and all(session.stops_draft for session in adapting)
         if stopped is self._draft_stopped:
@@ -283,7 +283,7 @@ class TargetLoop:
             confirmed = result.rows
             session.slot.verify(0)
         if rows.states is not None:
-            publish_states(self._engine, session, confirmed, rows.states)
+            session.publish_states(self._engine, confirmed, rows.states)
         self._engine.commit_kv(session.engine_session, confirmed)
         if result is not None:
             session.commit(result, query or NO_QUERY)
@@ -311,7 +311,7 @@ class TargetLoop:
     ) -> None:
         """Let the controller hear what the pass gave those that stream."""
         pairs = [
-            (turn.session, _outcome(turn.query, result))
+            (turn.session, turn.query.outcome(result))
             for turn, result in zip(turns, results, strict=True)
             if turn.query is not None
         ]
@@ -320,8 +320,8 @@ class TargetLoop:
             self._control.observe(plan, sessions, outcomes, seconds, waited_s, beside=beside)
             if seconds is not None and all(session.adapts for session in sessions):
                 tokens = len(outcomes) + sum(outcome.accepted for outcome in outcomes)
-                way = _way_of(sessions, outcomes, beside=beside)
-                self._pool.count_way(way, tokens, seconds + waited_s * (way == "turns"))
+                way = _way_of(outcomes, in_turns=waited_s > 0, beside=beside)
+                self._pool.count_way(way, tokens, seconds + waited_s)
 
     def _count_waiting(self, now: int, *, works: bool) -> int:
         """Nanoseconds for which sessions had nothing to do, if they have now."""
@@ -335,16 +335,9 @@ class TargetLoop:
         return waited
 
 
-def _outcome(query: Query, result: VerifyResult | None) -> Outcome:
-    if result is None:
-        return Outcome()
-    path = [row - 1 for row in result.rows[1:]]  # the first row is the last committed token
-    return Outcome.of(query.candidates, query.drafted, path, rejected=result.rejected)
-
-
-def _way_of(sessions: Sequence[TargetSession], outcomes: Sequence[Outcome], *, beside: bool) -> str:
+def _way_of(outcomes: Sequence[Outcome], *, in_turns: bool, beside: bool) -> str:
     """Of `WAYS`, the one that a pass of `auto` went."""
-    if any(session.is_in_turns for session in sessions):
+    if in_turns:
         return "turns"
     if beside:
         return "beside"

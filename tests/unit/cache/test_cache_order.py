@@ -1,4 +1,4 @@
-"""Records first, counts and flags last: whoever looks between any two stores sees no half of it."""
+"""Records first, counts and flags last: a reader between any two stores sees no half of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pool: found, owned and reopened by the right processes, refused by everybody else."""
+"""The pool: found, owned and reopened by the right processes, refused by all others."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ import pytest
 from one_process import request_of
 
 from card.cache import Geometry, Pool, PoolError, SlotState
-from card.cache.home import sweep_pools
 from card.cache.layout import CACHE_LINE, header_dtype, slot_dtype
-from card.cache.pool import pool_bytes
+from card.cache.pool import pool_bytes, sweep_pools
 
 GEOMETRY = Geometry(slots=3, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
 SERVER = 4242
@@ -97,7 +96,7 @@ def test_session_ids_never_repeat_across_epochs(tmp_path: Path) -> None:
         seen += [pool.new_session_id() for _ in range(5)]
         pool.close()
     assert seen == sorted(set(seen))
-    assert len({after - before for before, after in pairwise(seen)}) > 4, "nobody can guess one"
+    assert len({after - before for before, after in pairwise(seen)}) > 4, "none can be guessed"
     assert seen[0] > 0, "0 is what an untouched slot holds"
 
 
@@ -107,7 +106,7 @@ def test_sweep_removes_what_nobody_owns_and_nothing_else(pool: Pool, tmp_path: P
     half_made = pool.path.parent.with_name(f"card-{os.getuid()}-{SERVER + 2}")
     half_made.mkdir(mode=0o700)
     (half_made / ".pool-torn").write_bytes(b"")
-    stranger = tmp_path / "card-of-somebody-else"
+    stranger = tmp_path / "card-of-another-user"
     stranger.mkdir()
     removed = sweep_pools(tmp_path)
     assert sorted(removed) == sorted([dead.path.parent, half_made])
@@ -155,7 +154,7 @@ def test_a_sweep_between_two_steps_of_making_a_pool_harms_nothing(
 def test_a_full_file_system_is_refused_when_the_pool_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nobody finds a pool before it is complete."""
+    """No process finds a pool before it is complete."""
     seen = []
 
     def full(*_: int) -> None:

@@ -183,7 +183,7 @@ def test_commits_of_an_older_epoch_are_ignored(tmp_path: Path) -> None:
     commit(sleeper, [14, 15])
     assert slot.committed(new) == 0
     assert slot.finish(new) is Finish.RUNNING
-    assert not sleeper.target_slot(0).is_open(old), "and it sees that nobody wants its session"
+    assert not sleeper.target_slot(0).is_open(old), "and it sees that its session is over"
 
     successor = engine_of(tmp_path)
     assert successor.target_slot(0).adopt(new) == 0

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 import card_client
 from card_client import Delta
+from card_client.chat_template import SYSTEM
 from card_client.cli import app
-from card_client.conversation import SYSTEM
 from card_client.display import TextPrinter
 from card_client.wire import INPUTS
 

@@ -23,9 +23,7 @@ from card.cache import Finish, SlotRequest
 from card.constraints import Budget, Guide, GuideError, compiled
 from card.constraints.compiled import CompiledGuide, GuidedText, GuidedTokens
 from card.constraints.compiler import GuideCompiler
-from card.constraints.constraint import Constraint
-from card.constraints.draft_constraint import DraftConstraint
-from card.constraints.threads import GuideThreads
+from card.constraints.constraint import Constraint, DraftConstraint, GuideThreads
 from card.sampling import SamplingParameters
 
 PAIR = Path(__file__).parents[2] / "pair" / "target"

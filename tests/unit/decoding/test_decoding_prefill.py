@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_process import OneProcess, Stream, request_of, settings_of
 
-from card.decoding.prefill import Prefill
+from card.decoding.open_sessions import Prefill
 from card.engines.row_costs import CostCurve
 
 CHUNK = 64

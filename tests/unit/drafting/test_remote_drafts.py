@@ -11,10 +11,9 @@ from watched_record import WatchedRecord
 
 from card.cache import LONGEST_CHAIN, CardSlot, Pool, RemoteSlot, SlotRequest, digest_of
 from card.cache.request import Record
-from card.drafting.remote import RemoteDraftError, RemoteDrafts
 from card.sampling import SamplingParameters
 from card.serving.requests.refusal import Refusal
-from card.serving.requests.remote_request import check_sizes
+from card.serving.requests.remote import RemoteDrafts, check_sizes
 from card.speculation.drafters.remote import REMOTE, DeviceDraft
 
 KEY, OTHER = digest_of("a" * 32), digest_of("b" * 32)
@@ -72,7 +71,7 @@ def test_a_key_opens_its_own_session_alone(pool: Pool, drafts: RemoteDrafts) -> 
     opened(pool, OTHER, 1)
     drafts.take(OTHER, DeviceDraft(0, [1]))
     assert (chain(pool, 0), chain(pool, 1)) == (None, (PROMPT, [1]))
-    with pytest.raises(RemoteDraftError, match="names no session"):
+    with pytest.raises(Refusal, match="names no session"):
         drafts.take(digest_of("c" * 32), DeviceDraft(0, [1]))
 
 
@@ -82,11 +81,11 @@ def test_the_key_of_a_session_that_ended_opens_nothing(
 ) -> None:
     slot = opened(pool, KEY)
     slot.close()
-    with pytest.raises(RemoteDraftError, match="names no session"):
+    with pytest.raises(Refusal, match="names no session"):
         drafts.take(KEY, DeviceDraft(0, [1]))
     assert slot.reclaim(target_is_dead=True)
     opened(pool, next_digest)
-    with pytest.raises(RemoteDraftError, match="names no session"):
+    with pytest.raises(Refusal, match="names no session"):
         drafts.take(KEY, DeviceDraft(0, [1]))
     assert chain(pool) is None
 
@@ -94,8 +93,6 @@ def test_the_key_of_a_session_that_ended_opens_nothing(
 @pytest.mark.parametrize(
     ("draft", "why"),
     [
-        (DeviceDraft(0, []), "has 0 elements; it must have 1 to 64"),
-        (DeviceDraft(0, [1] * (LONGEST_CHAIN + 1)), "has 65 elements"),
         (DeviceDraft(0, [1, -1]), "token ids, each 0 to 63"),
         (DeviceDraft(0, [VOCABULARY]), "token ids, each 0 to 63"),
         (DeviceDraft(-1, [1]), "position is -1; it must be 0 or more"),
@@ -107,7 +104,7 @@ def test_what_no_honest_device_sends_is_refused_and_changes_nothing(
 ) -> None:
     opened(pool, KEY)
     HandPlayedTarget(pool).commit(0, [5, 6])
-    with pytest.raises(RemoteDraftError, match=why):
+    with pytest.raises(Refusal, match=why):
         drafts.take(KEY, draft)
     assert chain(pool) is None
 
@@ -119,7 +116,7 @@ def test_a_device_that_floods_is_heard_again_with_the_next_commit(
     opened(pool, OTHER, 1)
     for _ in range(LONGEST_CHAIN):
         drafts.take(KEY, DeviceDraft(0, [1]))
-    with pytest.raises(RemoteDraftError, match="wait for tokens"):
+    with pytest.raises(Refusal, match="wait for tokens"):
         drafts.take(KEY, DeviceDraft(0, [2]))
     assert chain(pool, 0) == (PROMPT, [1])
     assert drafts.take(OTHER, DeviceDraft(0, [3])), "nobody else is held up"

@@ -13,8 +13,7 @@ import pytest
 from client_double import Request, refusal, response
 from gateway_double import CHAT, PROMPT, RunningGateway, events, scored, tell
 
-from card_gateway.generation import Piece
-from card_gateway.several import side_by_side
+from card_gateway.generation import Piece, side_by_side
 
 
 def raw(request: Request, name: str) -> bytes | None:

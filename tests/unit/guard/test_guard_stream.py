@@ -13,8 +13,7 @@ from grpc.aio import ServicerContext, StreamStreamCall
 from tritonclient.grpc import service_pb2
 
 from card_guard.admission import Admission
-from card_guard.proxy import Proxy
-from card_guard.stream import TritonStream
+from card_guard.proxy import Proxy, TritonStream
 
 WAIT_S = 30.0
 ASKED_NO_MORE_AND_LEFT = ["asked", "answers", "will hear no more", "left"]

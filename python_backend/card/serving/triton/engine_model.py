@@ -12,8 +12,7 @@ from card.serving.geometry import pool_geometry
 from card.serving.log import open_log
 from card.serving.notices import Notices, announced
 from card.serving.requests.refusal import Refusal, missing
-from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
-from card.serving.triton.denials import Denials
+from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY, Denials
 from card.serving.triton.engine_process import EngineProcess
 from card.serving.triton.loaded_model import load_model
 from card.serving.triton.triton_request import input_arrays, refused, response

@@ -16,7 +16,7 @@ from card.cache import DRAFT_COUNTERS, Finish, Geometry, Pool, SlotRequest, choi
 from card.sampling import SamplingParameters
 from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
-from card.serving.metrics.progress import ProgressReader
+from card.serving.metrics.ledger import ProgressReader
 from card.serving.requests.sessions import Session
 from card.settings import ObservabilitySettings
 

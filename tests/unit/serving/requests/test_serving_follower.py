@@ -11,7 +11,7 @@ from follower_double import Scene, comes_true
 from card.cache import Finish, Pool, SlotState
 from card.serving.requests import follower
 from card.serving.requests.follower import TICK_S, Listener
-from card.serving.requests.gathering import Gathering
+from card.serving.requests.streams import Gathering
 from card.settings import ServingSettings
 
 

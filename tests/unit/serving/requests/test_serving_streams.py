@@ -13,13 +13,11 @@ from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from card.cache import SlotCounters
-from card.serving.requests.allowed import Bounds
 from card.serving.requests.delta import SIGN_NS, Delta, Numbers, ScoredToken
-from card.serving.requests.parsing import parse
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.streams import Stream
 from card.serving.requests.unary import UnaryRequest, arrays_for_card, gathered
-from card.serving.requests.wire import GenerateRequest
+from card.serving.requests.wire import Bounds, GenerateRequest, parse
 from card.settings import LimitSettings
 from card.text import Detokenizer
 

@@ -14,7 +14,7 @@ from real_pair import TARGET
 from tokenizers import Tokenizer, models
 from tritonclient.grpc import model_config_pb2
 
-from card.serving.requests.chat_parameters import as_protobuf_text, chat_parameters
+from card.serving.model_files import as_protobuf_text, chat_parameters
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT
@@ -151,7 +151,7 @@ def test_a_bad_word_that_the_target_cannot_write_needs_no_ban(checkpoint: Path) 
 
 
 def test_text_processes_load_neither_torch_nor_transformers() -> None:
-    modules = "requests.parsing requests.follower requests.vocabulary triton.attach"
+    modules = "requests.wire requests.follower requests.vocabulary triton.attach"
     imports = ", ".join(f"card.serving.{name}" for name in modules.split())
     check = f"import sys, {imports}; print({{'torch', 'transformers'}} & set(sys.modules))"
     shown = subprocess.run(

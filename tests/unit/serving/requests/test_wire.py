@@ -10,11 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from card.constraints import Guide
-from card.serving.requests.allowed import Bounds
-from card.serving.requests.parsing import parse
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.slot_request import guide_of, output_budget
-from card.serving.requests.wire import GenerateRequest
+from card.serving.requests.wire import Bounds, GenerateRequest, parse
 from card.settings import LimitSettings
 
 BOUNDS = Bounds(LimitSettings(), vocabulary=8192)

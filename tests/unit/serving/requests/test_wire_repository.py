@@ -10,11 +10,18 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta, Numbers
-from card.serving.requests.remote_request import CANDIDATES, DTYPES, TAKEN
-from card.serving.requests.unary import OUTPUT_IDS, SEQUENCE_LENGTH, UnaryRequest
+from card.serving.requests.remote import CANDIDATES, DTYPES, TAKEN
+from card.serving.requests.unary import (
+    ENSEMBLE_UNARY,
+    LLMAPI,
+    OUTPUT_IDS,
+    SEQUENCE_LENGTH,
+    TENSORRT_LLM,
+    Front,
+    UnaryRequest,
+)
 from card.serving.requests.wire import GenerateRequest, tensors
 from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
-from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, LLMAPI, TENSORRT_LLM, Front
 
 REPOSITORY = Path(__file__).parents[4] / "model_repository"
 
