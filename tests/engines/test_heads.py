@@ -229,6 +229,7 @@ def test_tokens_without_states_are_left_out_when_later_ones_have_some(target: Pa
     expected = load_file(EAGLE3 / "expected.safetensors")
     text, states = expected["text"].tolist(), states_of(expected)
     engine = load_head(EAGLE3, target, OPTIONS)
+    assert isinstance(engine, HeadEngine)
     found = []
     for before in ([1, 2, 3] * 20, [4, 5, 6] * 20):
         session = engine.open_session()
@@ -247,6 +248,7 @@ def test_passes_are_measured_as_if_states_had_come(
 ) -> None:
     """Rows without states would be computed one after another."""
     engine = load_head(EAGLE3, target, OPTIONS)
+    assert isinstance(engine, HeadEngine)
     calls = list[int]()
     compute = engine._compute
 

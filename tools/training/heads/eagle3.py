@@ -62,6 +62,8 @@ def unrolled(
 class Eagle3Training(Kind):
     """A head of one layer. It begins with the target's own output rows for the ids it ranks."""
 
+    head: Eagle3
+
     def __init__(self, setup: Setup) -> None:
         self._recipe, self._target, self._folder = setup.recipe, setup.target, setup.folder
         a = setup.target.architecture

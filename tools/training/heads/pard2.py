@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from card.engines.architecture import architecture_of
 from card.engines.rotary import rotary_tables
-from card.settings.masks import mask_ids_of
+from card.settings.draft_files import mask_ids_of
 from card.speculation.drafters.heads.formats import head_of
 from card.speculation.drafters.heads.pard2 import Pard2
 from card.speculation.drafters.heads.reading import PROJECTION, WEIGHTS
