@@ -30,6 +30,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 EAGLE3 = HEADS / "eagle3"
 KINDS = ("eagle3", "eagle3_normed", "eagle3_before_fc")
+BLOCKS = (
+    "dflash",
+    "dflash_window",
+    "dflash_wide",
+    "dspark_vanilla",
+    "dspark_gated",
+    "dspark_rnn",
+)
 COMPILED = [
     pytest.param(False, id="torch"),
     pytest.param(
@@ -121,7 +129,7 @@ def block_of(engine: BlockEngine, expected: dict[str, Tensor], known: int) -> ND
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
-@pytest.mark.parametrize("kind", ["dflash", "dspark_vanilla", "dspark_gated", "dspark_rnn"])
+@pytest.mark.parametrize("kind", BLOCKS)
 def test_block_is_that_of_speculators_when_states_are_known(
     kind: str, compiled: bool, target: Path
 ) -> None:
