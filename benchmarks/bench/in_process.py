@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -27,10 +27,11 @@ from card.cache import CardSlot, EngineState, Finish, Pool, SlotRequest
 from card.decoding import TargetLoop, TargetTimes
 from card.drafting import DraftLoop, make_drafters
 from card.engines.calibration import ConfigurableEngine
+from card.engines.row_costs import CostCurve
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
-from card.speculation.control.ways import best_rows
+from card.speculation.control.ways import AGREEMENT, chain_tokens
 from card.speculation.pacing import PACINGS
 from card.text import Detokenizer
 
@@ -278,6 +279,12 @@ class InProcess:
 
         with own_pool(self.settings) as (pool, _):
             yield loops_of
+
+
+def best_rows(costs_ms: Mapping[int, float]) -> int:
+    """Rows that a session begins with, if it has the passes to itself."""
+    curve = CostCurve(costs_ms)
+    return max(curve.choices, key=lambda rows: chain_tokens(rows, AGREEMENT) / curve.pass_ms(rows))
 
 
 def with_speculation(settings: Settings, **changes: object) -> Settings:

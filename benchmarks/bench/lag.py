@@ -83,7 +83,7 @@ def lag(
         "places": places,
         "curves": [
             {"draft": curve.draft, "drafter": curve.drafter, "taps": [*curve.taps]}
-            | {"accepted": {lag: curve.at(lag) for lag in curve.accepted}}
+            | {"accepted": {late: curve.at(late) for late in curve.accepted}}
             for curve in curves
         ],
     }

@@ -35,7 +35,8 @@ class Written:
     def places(self, count: int, block: int) -> list[int]:
         """Lengths of text behind which a block of the target's own tokens follows."""
         last = len(self.tokens) - block
-        return np.unique(np.linspace(self.prompt + 1, last, count, dtype=int)).tolist()
+        places: list[int] = np.unique(np.linspace(self.prompt + 1, last, count, dtype=int)).tolist()
+        return places
 
 
 def states_of(target: Engine, tokens: Sequence[int]) -> States | None:

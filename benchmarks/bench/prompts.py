@@ -87,19 +87,17 @@ def read_prompts(
             continue
         if len(prompts) == limit:
             break
-        place = f"{path}, line {number}"
         try:
             found = _Line.model_validate_json(line)
-            text = found.text(render)
-        except ValidationError as error:
-            (problem, *_) = error.errors()
-            field = ".".join(map(str, problem["loc"])) or "the line"
-            raise PromptsError(f"{place}: {field}: {problem['msg']}; {_ALLOWED}") from error
+            text, name = found.text(render), str(found.id)
+            if name in prompts:
+                raise ValueError(f"id {name!r} is taken; ids must differ")
         except ValueError as error:
-            raise PromptsError(f"{place}: {error}; {_ALLOWED}") from error
-        name = str(found.id)
-        if name in prompts:
-            raise PromptsError(f"{place}: id {name!r} is taken; ids must differ")
+            said = str(error)
+            if isinstance(error, ValidationError):
+                problem = error.errors()[0]
+                said = f"{'.'.join(map(str, problem['loc'])) or 'the line'}: {problem['msg']}"
+            raise PromptsError(f"{path}, line {number}: {said}; {_ALLOWED}") from error
         tokens, is_chat = tuple(tokenizer.encode(text).ids), found.messages is not None
         prompts[name] = Prompt(name, text, tokens, found.category, is_chat, found.answer)
     if not prompts:

@@ -32,7 +32,6 @@ _SHORT, _LONG = 12, 256
 """Tokens of the prompt that a text continues, and of the prompt for the speed of reading."""
 _CONTEXT = 1024
 _ROWS = (1, 4, 8)
-_ROUNDS = 3
 
 
 def shapes(
@@ -46,6 +45,13 @@ def shapes(
     tokens: Annotated[int, typer.Option(min=8, help="Tokens of a text.")] = 24,
     json_file: Annotated[Path | None, typer.Option("--json", callback=terminal.writable)] = None,
     peers: Annotated[bool, typer.Option(help="Measure peers too.")] = True,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="A peer to measure; may be repeated. None: all.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, behind one that warms up.")] = 3,
+    models: Annotated[
+        Path | None, typer.Option(help="Folder that keeps the models.", show_default="none")
+    ] = None,
 ) -> None:
     """Measure decoding, prompts, memory and start of large models, beside peers, in turns."""
     recipes = [name.strip().upper() for name in types.split(",")]
@@ -54,14 +60,18 @@ def shapes(
         raise typer.BadParameter(
             f"{', '.join(wrong)}; shape {shape.value} has {', '.join(allowed)}", param_hint="--type"
         )
+    if unknown := sorted({*(peer or ())} - {*PEERS}):
+        raise typer.BadParameter(
+            f"{', '.join(unknown)}; the peers are {', '.join(PEERS)}", param_hint="--peer"
+        )
+    systems = [_OURS, *(PEERS[name] for name in (peer or PEERS) if peers)]
     load_before, console, found = round(os.getloadavg()[0], 2), Console(), []
     with terminal.said_in_one_line():
         for recipe in recipes:
             with TemporaryDirectory(prefix="card-bench-shape-", dir="/var/tmp") as home:
-                file = Path(home) / f"{shape.value}-{recipe}.gguf"
-                tokenizer_of = load_settings().target.path
-                write_model(file, SHAPES[shape.value], recipe, tokenizer_of, vocabulary)
-                for row in _measured(file, tokens, (_OURS, *PEERS.values()) if peers else (_OURS,)):
+                file = (models or Path(home)) / f"{shape.value}-{vocabulary or 0}-{recipe}.gguf"
+                _make(file, shape.value, recipe, vocabulary)
+                for row in _measured(file, tokens, systems, rounds):
                     found.append({"shape": shape.value, "type": recipe, **row})
                     console.print_json(data=found[-1])
     if json_file is not None:
@@ -69,7 +79,19 @@ def shapes(
         json_file.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _measured(file: Path, tokens: int, peers: Sequence[Peer]) -> Iterator[dict[str, Any]]:
+def _make(file: Path, shape: str, recipe: str, vocabulary: int | None) -> None:
+    """Write the model unless the file exists. A file that was cut off keeps another name."""
+    if file.exists():
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    write_model(part, SHAPES[shape], recipe, load_settings().target.path, vocabulary)
+    part.rename(file)
+
+
+def _measured(
+    file: Path, tokens: int, peers: Sequence[Peer], rounds: int
+) -> Iterator[dict[str, Any]]:
     """A row of figures for each system that can run the file; the others say why not."""
     dtype = resolve_dtype("auto")  # a peer's own choice; ours chooses by the file
     running: dict[str, Worker] = {}
@@ -82,7 +104,7 @@ def _measured(file: Path, tokens: int, peers: Sequence[Peer]) -> Iterator[dict[s
             except PeerError as error:
                 rows[peer.name]["skipped"] = str(error)
         measured: dict[str, dict[str, list[float]]] = {name: {} for name in running}
-        for round_ in range(_ROUNDS + 1):
+        for round_ in range(rounds + 1):
             for name, worker in running.items():
                 for figure, value in _texts(name, worker, tokens):
                     if round_:  # the first round warms up

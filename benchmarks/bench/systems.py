@@ -13,9 +13,6 @@ from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import WITHOUT_DRAFT
 
-DEVICE_DELAY_S = 0.02
-"""What a byte takes between a device that drafts and its server, each way, besides."""
-
 
 @dataclass(frozen=True)
 class System:
@@ -71,6 +68,12 @@ SYSTEMS: dict[str, System] = {
 }
 """By the name that rows have. The others are compared with the first."""
 
+_HEADS = [name for name, drafter in DRAFTERS.items() if drafter.model == "head"]
+SYSTEMS |= {
+    name: System(_TURNS, speculation={"drafter": name}, gammas=(2, 4, 6)) for name in _HEADS
+}
+# Heads on the target's hidden states, in turns as they were published; `card` runs them beside it.
+
 
 def _unused() -> dict[str, System]:
     """By registry key, what no system above uses, each beside CARD's other parts."""
@@ -79,7 +82,7 @@ def _unused() -> dict[str, System]:
     used |= {pacing.growth for pacing in PACINGS.values() if pacing.growth is not None}
     for system in SYSTEMS.values():
         used |= {system.decoding, system.acceptance, *map(str, system.speculation.values())}
-    ours = [name for name, it in DRAFTERS.items() if it.model not in ("tensorrt_llm", "head")]
+    ours = [name for name, it in DRAFTERS.items() if it.model != "tensorrt_llm"]
     found = {name: System(name) for name in PACINGS}
     found |= {name: System(acceptance=name) for name in RULES}
     for setting, keys in (("drafter", ours), ("growth", GROWTHS), ("proposals", WITHOUT_DRAFT)):
@@ -92,19 +95,20 @@ SYSTEMS |= _unused()
 
 def systems_for(settings: Settings) -> dict[str, System]:
     """The systems that this pair can run, as their papers have them: a draft makes one token a
-    pass, but for `auto` and the systems of blocks. These need a draft with masks."""
-    if settings.has_head:  # it has its own way to draft
-        own = {"drafter": settings.drafter}
+    pass, but for `auto` and the systems of blocks. These need a draft with masks. A head on the
+    target's hidden states has its own way to draft."""
+    if settings.has_head:
+        own = settings.drafter
         return {
-            name: replace(system, speculation={**own, **system.speculation})
+            name: replace(system, speculation={"drafter": own, **system.speculation})
             for name, system in SYSTEMS.items()
-            if "drafter" not in system.speculation
+            if system.speculation.get("drafter", own) == own
         }
-    has_masks = bool(settings.draft.mask_ids)
+    lacking = {*_HEADS, *([] if settings.draft.mask_ids else ["parallel"])}
     return {
         name: system if name == "auto" else _step_by_step(system)
         for name, system in SYSTEMS.items()
-        if has_masks or system.speculation.get("drafter") != "parallel"
+        if system.speculation.get("drafter") not in lacking
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 
 from one_process import request_of
 from simulated_machine import Machine, SimulatedMachine
@@ -59,10 +58,3 @@ def written_ms(
             [request_of(prompt, tokens, decoding, parameters) for prompt in prompts]
         )
     return taken
-
-
-@cache
-def plain_ms(machine: str, tokens: int, streams: int = 1) -> float:
-    """Of decoding alone, of texts of so many tokens."""
-    with SimulatedMachine(MACHINES[machine], agreement=0.0, slots=streams, noise=0.0) as server:
-        return written_ms(server, [0], tokens, decoding="autoregressive", streams=streams)

@@ -73,7 +73,7 @@ def save_random_head(
     torch.manual_seed(0)
     a = read_architecture(target)
     taps = HeadConfig(EAGLE3, {}, None).taps(a.layers)
-    said = config_of(a, taps, ids, steps=3)
+    said = config_of(EAGLE3, a, taps, ids, steps=3)
     if kind == DSPARK:
         said["transformer_layer_config"]["model_type"] = "qwen3"
         said |= {

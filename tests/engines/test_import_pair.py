@@ -16,6 +16,7 @@ import tiny_models
 import torch
 from real_pair import DRAFT, TARGET, pair_settings
 from safetensors.torch import load_file, save_file
+from small_heads import save_random_head
 from transformers import LlamaConfig
 from typer.testing import CliRunner, Result
 
@@ -360,3 +361,48 @@ def test_trained_draft_agrees_with_a_text_of_its_own(temperature: float) -> None
     # A draft's rows are not independent: in a longer pass two ids that are nearly tied may turn.
     assert share_within(ranks_along(draft, prompt, written, parameters), 1) > 0.7
     assert ranks_along(draft, prompt, [*written[:-1], 1], parameters)[-1] != 0
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Path:
+    """A random head for the target."""
+    folder = tmp_path / "head"
+    save_random_head(folder, TARGET)
+    return folder
+
+
+def import_head(head: Path, *options: str) -> Result:
+    arguments = [str(TARGET), f"--draft={head}", *options]
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+
+
+def test_head_is_described_and_measured(head: Path, tmp_path: Path) -> None:
+    file = tmp_path / "pair.yaml"
+    result = import_head(head, f"--settings={file}", "--limit=2", "--max-tokens=16")
+    assert result.exit_code == 0, result.output
+    assert "eagle3: 1 layer of 192" in found(result, "head")
+    assert "2, 3, 3 of 0 (embeddings) to 6" in found(result, "hidden states")
+    assert "1.2 kB of states a token, 0.6 MB a slot" in found(result, "cost")
+    assert re.search(r"Of blocks of 6 the target accepts \d\.\d\d tokens", result.stdout)
+    assert load_settings(file).drafter == "eagle3"
+
+
+def test_head_is_refused_when_it_reads_states_that_the_target_lacks(head: Path) -> None:
+    edit(head, "config.json", lambda c: c.update(eagle_aux_hidden_state_layer_ids=[2, 9, 3]))
+    result = import_head(head)
+    assert result.exit_code == 1
+    assert "not 9" in found(result, "hidden states")
+
+
+def test_head_is_refused_when_a_tensor_has_another_shape(head: Path) -> None:
+    weights = load_file(head / "model.safetensors")
+    save_file(weights | {"fc.weight": weights["fc.weight"][:, :-1]}, head / "model.safetensors")
+    result = import_head(head)
+    assert result.exit_code == 1
+    assert "fc.weight has the shape" in found(result, "head")
+
+
+def test_lone_model_is_refused_with_both_ways_to_name_a_pair() -> None:
+    result = CliRunner().invoke(app, [str(TARGET)])
+    assert result.exit_code == 2
+    assert "TARGET --draft DRAFT" in result.stderr

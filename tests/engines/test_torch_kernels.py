@@ -34,9 +34,8 @@ from card.engines.torch.captured.kernels import finishing
 from card.engines.torch.captured.kernels.attention import attend
 from card.engines.torch.captured.kernels.decoder import KernelDecoder
 from card.engines.torch.captured.kernels.pages import PAGE, PagedKeyValueCache
-from card.engines.torch.captured.kernels.products import SkinnyLinear
+from card.engines.torch.captured.kernels.products import SkinnyLinear, plus_product
 from card.engines.torch.captured.kernels.ranking import MOST_RANKED
-from card.engines.torch.captured.kernels.tiles import plus_product
 from card.engines.torch.captured.ranking import DeviceRanking
 from card.engines.torch.engine import TorchEngine
 from card.engines.torch.logits import rank
@@ -166,10 +165,10 @@ def test_heads_are_rotated_and_stored_where_they_belong(normed: bool) -> None:
             assert_close(queries[:, head], rotated, dtype)
         else:
             stored = keys[slots // PAGE, 0, slots % PAGE]
-            assert stored[1, 0].isnan(), "whoever sees it gets no number"
+            assert stored[1, 0].isnan(), "a row that sees it gets no number"
             assert_close(stored[1:, 1:], rotated[1:, 1:], dtype)
     stored = values[slots // PAGE, 0, slots % PAGE]
-    assert stored[1, 0] == 0, "whoever does not see it gets no error"
+    assert stored[1, 0] == 0, "a row that does not see it is finite"
     assert_close(stored[:, 1:], states[:, -1, 1:], dtype)
 
 

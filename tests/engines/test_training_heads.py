@@ -13,6 +13,7 @@ from real_pair import TARGET
 from safetensors.torch import load_file
 from small_heads import HEADS, OPTIONS, save_target
 
+from bench.lag_blocks import Blocks, Written
 from card.engines import Ranking, SequenceTokens
 from card.settings import load_settings
 from card.speculation.drafters.heads.block_engine import BlockEngine
@@ -23,8 +24,12 @@ from training.errors import TrainingError
 from training.heads.blocks import BlockTraining
 from training.heads.command import begin
 from training.heads.eagle3 import unrolled
+from training.heads.fitting import HeadTraining
 from training.heads.kinds import KINDS
+from training.heads.pard2 import Pard2Recipe
+from training.heads.peagle import PEagleRecipe
 from training.heads.recipe import HeadRecipe
+from training.parallel.files import read_draft, write_draft
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -32,6 +37,59 @@ RECIPE = HeadRecipe(
     ids=64, window=24, steps=3, held_out=2, evaluation_texts=2, lags=4, warm_up_steps=5,
     learning_rate=2e-3,
 )  # fmt: skip
+
+PEAGLE = PEagleRecipe(
+    ids=64, window=24, steps=3, held_out=2, evaluation_texts=2, lags=4, warm_up_steps=5,
+    learning_rate=2e-3, chains=8,
+)  # fmt: skip
+PARD2 = Pard2Recipe(
+    window=24, steps=4, held_out=2, evaluation_texts=2, lags=4, warm_up_steps=5, windows=1,
+    reads=1, anchors=8, most_late=4, text_rows=12, learning_rate=2e-3, projection_rate=2e-3,
+    mask_rate=1e-2,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A draft with masks that nothing has tuned yet."""
+    source, folder = TARGET.parent / "draft", tmp_path_factory.mktemp("masked")
+    draft = read_draft(source, masks=3)
+    write_draft(draft, [900, 901, 902], source, folder)
+    return folder
+
+
+def learned(kind: str, folder: Path, masked: Path) -> HeadTraining:
+    """A head that was trained a little, as it was written."""
+    texts = np.tile(np.arange(40, 52, dtype=np.uint16), (6, 3))
+    recipe = {"pard2": PARD2, "peagle": PEAGLE}.get(kind, RECIPE)
+    training = begin(kind, TARGET, texts, recipe, folder, masked)
+    for _ in range(25):
+        training.step(0.0)
+    training.evaluate()
+    return begin(kind, TARGET, texts, recipe, folder, masked)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_evaluation_drafts_what_the_head_drafts_while_it_serves(
+    kind: str, tmp_path: Path, masked: Path
+) -> None:
+    """By lag, through the drafter and its engine."""
+    training = learned(kind, tmp_path, masked)
+    text = np.array([*range(40, 52), *range(40, 46), 70, *range(40, 45)])
+    tokens, states = torch.from_numpy(text), training._target.states(text)
+    with torch.inference_mode():
+        found = training.kind.right(tokens, states, lags=4)
+    settings = load_settings(target={"path": str(TARGET)}, draft={"path": str(tmp_path / "head")})
+    blocks = Blocks(load_head(tmp_path / "head", TARGET, OPTIONS), settings, found.shape[2])
+    bits = (states.numpy().view(np.uint32) >> 16).astype(np.uint16)
+    written = Written(text.tolist(), 1, bits)
+    assert found.any()
+    for lag, rows in enumerate(found):
+        for at, right in enumerate(rows):
+            length = {"eagle3": 2 + at + lag, "peagle": 2 + 8 * at + lag}.get(kind, 5 + 8 * at)
+            drafted = blocks._draft(written, length, lag)
+            wanted = text[length : length + len(right)]
+            assert (np.array(drafted) == wanted).tolist() == right.tolist()
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "eagle3_normed", "eagle3_before_fc"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from card.settings import REPOSITORY_ROOT
-from fleet.environment import installed
+from environments import installed
 
 FILES = REPOSITORY_ROOT / "deploy" / "kubernetes" / "kserve"
 REQUIREMENTS = REPOSITORY_ROOT / "requirements" / "kserve.txt"
@@ -20,8 +20,7 @@ REQUIREMENTS = REPOSITORY_ROOT / "requirements" / "kserve.txt"
 def python() -> Path:
     if sys.version_info < (3, 11):
         pytest.skip("the pinned kserve needs CPython 3.11")
-    home = installed(REPOSITORY_ROOT / ".venv-kserve", REQUIREMENTS, bare=False)
-    return home / "bin" / "python"
+    return installed(REPOSITORY_ROOT / ".venv-kserve", [REQUIREMENTS])
 
 
 def unknown_fields(python: Path, *files: Path) -> dict[str, list[str]]:

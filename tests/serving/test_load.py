@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import csv
 import itertools
-import json
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import yaml
 from real_pair import DRAFT, TARGET
 from running_service import Refused, Reply, RunningService
 
-from card.cache import ENGINES
 from card_client import CardClient, Delta, GenerateRequest
 from loading.load import load
 from loading.soak import soak
@@ -36,7 +33,7 @@ LONG: dict[str, Any] = {
 
 
 async def free(service: RunningService) -> None:
-    """Wait until no slot is in use and nobody waits for one."""
+    """Wait until no slot is in use and no request waits for one."""
     await service.until(
         lambda: (
             service.metric("card_slots_in_use") == 0 and service.metric("card_queued_requests") == 0
@@ -62,7 +59,7 @@ async def test_a_prompt_at_the_limit_is_served_and_one_token_more_is_refused(
         await server.ask(input_ids=[*ids, 1], **request)
 
 
-async def test_streams_that_nobody_reads_slow_nobody_and_hold_no_slot(
+async def test_streams_when_unread_slow_no_other_and_hold_no_slot(
     server: RunningService,
 ) -> None:
     """Their responses wait in the server, as many as `max_tokens` allows; the slots come back."""
@@ -137,7 +134,7 @@ async def _leave_http(server: RunningService) -> None:
 
 
 async def test_a_flood_is_answered_or_refused_and_leaves_nothing(start_service: Any) -> None:
-    """Four times what fits: whoever is refused hears UNAVAILABLE, everybody else his own text."""
+    """Four times what fits: a refused client gets UNAVAILABLE, every other client its own text."""
     overrides = {"cache": {"slots": 2}, "limits": {"queued_requests": 14}}
     with start_service(overrides) as service:
         alone = {p: await service.text(p, max_tokens=32, end_id=-1) for p in PROMPTS}
@@ -168,7 +165,7 @@ def one_slot(start_service: Any) -> Iterator[RunningService]:
 
 
 async def test_a_full_service_refuses_before_a_text_is_tokenized(one_slot: RunningService) -> None:
-    """`preprocessing` does, once `card` has told it; whoever calls `card` is refused there. Those
+    """`preprocessing` refuses once `card` has told it; a call of `card` is refused there. Those
     who wait get their turn, and no number before it that none of their tokens has."""
     service = one_slot
     heard: list[list[Reply]] = [[] for _ in range(1 + QUEUE)]
@@ -194,7 +191,7 @@ async def test_a_full_service_refuses_before_a_text_is_tokenized(one_slot: Runni
     )
     refusals = [line for line in service.log.read_text().splitlines() if "queue_full" in line]
     assert ["component=preprocessing" in line for line in refusals] == [True, True, False]
-    await service.until(lambda: all(heard), "everybody has had a sign of life")
+    await service.until(lambda: all(heard), "every client has had a sign of life")
     target.resume()
     await asyncio.gather(*streams)
     for replies in heard:
@@ -217,7 +214,7 @@ async def test_all_who_leave_the_queue_together_give_their_places_up(
     for task in streams:
         task.cancel()
     await asyncio.wait(streams)
-    await service.until(lambda: service.metric("card_queued_requests") == 0, "nobody waits")
+    await service.until(lambda: service.metric("card_queued_requests") == 0, "no request waits")
     await service.until(
         lambda: service.metric("card_rejections_total", reason="cancelled") == before + QUEUE,
         "all are counted",
@@ -248,39 +245,10 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(one_slot: Runni
     served = itertools.islice(asyncio.as_completed(patient), 2)
     texts = ["".join(reply.text for reply in await replies) for replies in served]
     assert texts[0]
-    assert len(set(texts)) == 1  # what was sent to see whether somebody reads is no text
+    assert len(set(texts)) == 1  # what was sent to see whether a client reads is no text
     for task in patient:
         task.cancel()
     await free(service)
-
-
-def is_final(file: Path) -> bool:
-    """Whether nothing more is to be found out."""
-    final: bool = json.loads(file.read_text())["calibration"]["is_final"]
-    return final
-
-
-def test_what_models_found_out_at_load_is_believed_by_the_next_start(
-    server: RunningService,
-    start_service: Any,
-    calibration_cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("CARD_SERVING__CALIBRATION_CACHE")
-
-    def found() -> list[Path]:
-        return list(filter(is_final, calibration_cache.glob("*.json")))
-
-    def engines() -> set[str]:
-        return {file.name.partition("-")[0] for file in found()}
-
-    asyncio.run(server.until(lambda: engines() == set(ENGINES), "all is measured that is to be"))
-    kept = {file.name: shutil.copy2(file, tmp_path) for file in found()}
-    before = {name: Path(copy).stat().st_mtime_ns for name, copy in kept.items()}
-    with start_service({"serving": {"calibration_cache": str(tmp_path)}}):
-        after = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
-    assert after == before
 
 
 def test_models_give_back_what_large_passes_took(server: RunningService) -> None:

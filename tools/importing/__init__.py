@@ -4,6 +4,7 @@
 `settings_file`  the settings that follow
 `measuring`      agreement and costs of passes, where our own engines can run the pair here
 `agreement`      how often the draft, reading along, would have picked the target's token
+`heads`          the same of a head that reads the target's hidden states
 `prediction`     the speed-up that the planner's arithmetic makes of them
 `command`        the command line
 """

@@ -158,6 +158,20 @@ def check_pair(draft: Model, target: Model) -> list[Finding]:
         raise PairError(str(error)) from error
 
 
+def check_target(target: Model) -> list[Finding]:
+    """What can be said of a target alone. Raises `PairError`."""
+    try:
+        kept = Finding("target's tensors", Verdict.MET, "\n".join(target.kept))
+        return [
+            _family("target", target),
+            *([kept] if target.kept else []),
+            _chat_template(target),
+            *(Finding("tokenizer", Verdict.LESS, it) for it in target.files.warnings()),
+        ]
+    except ModelFilesError as error:
+        raise PairError(str(error)) from error
+
+
 def _vocabulary(draft: Model, target: Model) -> Finding:
     need = "one vocabulary"
     try:

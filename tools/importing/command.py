@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -18,6 +20,7 @@ from card.engines.interface import EngineError
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
 from importing.agreement import share_within
 from importing.checks import Finding, Model, PairError, Verdict, check_pair
+from importing.heads import LATE, check_head, head_at, measure_head
 from importing.measuring import measure, why_not_measured
 from importing.prediction import predicted_speed_up
 from importing.settings_file import settings_text, write_settings
@@ -35,12 +38,19 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def import_pair(
-    draft_path: Annotated[
-        Path, typer.Argument(help="Hugging Face directory or GGUF file of the draft model.")
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="[DRAFT] TARGET", help="Hugging Face directories or GGUF files of both models."
+        ),
     ],
-    target_path: Annotated[
-        Path, typer.Argument(help="Hugging Face directory or GGUF file of the target model.")
-    ],
+    draft: Annotated[
+        Path | None,
+        typer.Option(
+            help="The draft, if only TARGET is named: a model, or a head that reads the target's "
+            "hidden states."
+        ),
+    ] = None,
     settings: Annotated[
         Path | None,
         typer.Option(help="Where to write the settings file.", show_default="on the screen"),
@@ -71,16 +81,24 @@ def import_pair(
     console = Console()
     if settings is not None and os.path.lexists(settings) and not force:
         _refuse(f"--settings {settings} exists; name another file, or add --force")
+    named = [*paths] if draft is None else [draft, *paths]
+    if len(named) != 2:
+        _refuse("name a draft and a target: DRAFT TARGET, or TARGET --draft DRAFT")
     try:
-        draft, target = Model.read(draft_path), Model.read(target_path)
-        findings = check_pair(draft, target)
+        head, target = head_at(named[0]), Model.read(named[1])
+        model: Model | Path = Model.read(named[0]) if head is None else named[0].resolve()
+        if isinstance(model, Model):
+            findings = check_pair(model, target)
+        else:
+            assert head is not None
+            findings = check_head(head, model, target)
     except (PairError, OSError) as error:
         _refuse(str(error))
     console.print(_table(findings))
     if any(finding.verdict is Verdict.UNMET for finding in findings):
         console.print("These two models cannot be served together.", style="red")
         raise typer.Exit(UNUSABLE)
-    text = settings_text(draft, target, context)
+    text = settings_text(model, target, context)
     loaded = _write(settings, text)
     if settings is None:
         print(text, end="")
@@ -88,13 +106,17 @@ def import_pair(
         console.print(f"Settings written: ./scripts/run --settings {settings}", soft_wrap=True)
     if not measured:
         return
-    if reason := why_not_measured(draft, target, loaded):
+    reason = why_not_measured(model, target, loaded) if isinstance(model, Model) else None
+    if reason:
         console.print(f"Agreement is not measured: {reason}.", soft_wrap=True)
         console.print("./scripts/plan reckons the speed-up for an agreement and costs given.")
         return
     try:
         texts = _prompts(prompts, target, limit, max_tokens, loaded)
-        _measure(console, loaded, texts, max_tokens, temperature)
+        if isinstance(model, Model):
+            _measure(console, loaded, texts, max_tokens, temperature)
+        else:
+            _measure_head(console, loaded, texts, max_tokens)
     except (PromptsError, EngineError) as error:
         _refuse(str(error))
 
@@ -121,34 +143,60 @@ def _prompts(
 def _measure(
     console: Console, settings: Settings, prompts: list[Prompt], max_tokens: int, temperature: float
 ) -> None:
+    with _counted(console, len(prompts)) as on_text:
+        result = measure(settings, prompts, max_tokens, temperature, on_text)
+    first, best_four = (share_within(result.ranks, best) for best in (1, 4))
+    _say(
+        console,
+        f"Agreement: {first:.3f} of {len(prompts) * max_tokens} tokens are the "
+        f"draft's first choice, {best_four:.3f} among its best four "
+        f"(temperature {temperature:g}).",
+        _costs(result.target_costs_ms, result.draft_costs_ms),
+        f"Arithmetic, not measured: {predicted_speed_up(settings, result):.2f} times the speed of "
+        "autoregressive decoding for one stream here, if each model had cores of its own. "
+        "./scripts/bench suite measures it.",
+    )
+
+
+def _measure_head(
+    console: Console, settings: Settings, prompts: list[Prompt], max_tokens: int
+) -> None:
+    with _counted(console, len(prompts)) as on_text:
+        result = measure_head(settings, prompts, max_tokens, on_text)
+    _say(
+        console,
+        f"Of blocks of {result.block} the target accepts {result.accepted:.2f} tokens if its "
+        f"states come in time, {result.late:.2f} if the newest {LATE} tokens have none "
+        f"(greedy, {len(prompts)} texts).",
+        _costs(result.target_costs_ms, result.draft_costs_ms),
+        "./scripts/bench family measures its speed, ./scripts/bench lag more lags.",
+    )
+
+
+@contextmanager
+def _counted(console: Console, texts: int) -> Iterator[Callable[[], None]]:
+    """Show how many texts are measured; yields what counts one."""
     done = 0
     with console.status("loading both models") as status:
 
         def show() -> None:
             nonlocal done
             done += 1
-            status.update(f"measured {done} of {len(prompts)} texts")
+            status.update(f"measured {done} of {texts} texts")
 
-        result = measure(settings, prompts, max_tokens, temperature, show)
-    first, best_four = (share_within(result.ranks, best) for best in (1, 4))
-    console.print(
-        f"Agreement: {first:.3f} of {len(prompts) * max_tokens} tokens are the "
-        f"draft's first choice, {best_four:.3f} among its best four "
-        f"(temperature {temperature:g}).",
-        soft_wrap=True,
-    )
-    target, draft = result.target_costs_ms, result.draft_costs_ms
-    console.print(
+        yield show
+
+
+def _costs(target: Mapping[int, float], draft: Mapping[int, float]) -> str:
+    return (
         f"A pass of 1 and of 8 rows takes {target[1]:.2f} and {target[8]:.2f} ms in the target, "
-        f"{draft[1]:.2f} and {draft[8]:.2f} ms in the draft.",
-        soft_wrap=True,
+        f"{draft[1]:.2f} and {draft[8]:.2f} ms in the draft."
     )
-    console.print(
-        f"Arithmetic, not measured: {predicted_speed_up(settings, result):.2f} times the speed of "
-        "autoregressive decoding for one stream here, if each model had cores of its own. "
-        "./scripts/bench suite measures it.",
-        soft_wrap=True,
-    )
+
+
+def _say(console: Console, *lines: str) -> None:
+    for line in lines:
+        console.print(line, soft_wrap=True)
 
 
 def _table(findings: list[Finding]) -> Table:

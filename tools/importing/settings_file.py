@@ -15,15 +15,17 @@ _HEADER = """\
 """
 
 
-def settings_text(draft: Model, target: Model, context: int | None) -> str:
+def settings_text(draft: Model | Path, target: Model, context: int | None) -> str:
     """The YAML: both models with the engine that can run them, and a context that both have.
 
-    `context` is what is wanted; None: the default, or what the models have if that is less.
+    `draft` is the path of a head on the target's hidden states, or another draft. `context` is what
+    is wanted; None: the default, or what the models have if that is less.
     """
-    have = min(model.context for model in (draft, target) if model.context is not None)
+    models = (target,) if isinstance(draft, Path) else (draft, target)
+    have = min(model.context for model in models if model.context is not None)
     content = {
         "target": _section(target, device=0),
-        "draft": _section(draft, device=1),
+        "draft": {"path": str(draft)} if isinstance(draft, Path) else _section(draft, device=1),
         "limits": {"context_tokens": min(context or LimitSettings().context_tokens, have)},
     }
     return _HEADER + yaml.safe_dump(content, sort_keys=False)

@@ -107,6 +107,7 @@ class TargetLoop:
         waited = self._count_waiting(started, works=bool(streaming or reading))
         if not (streaming or reading):
             return False
+        in_turns = any(session.awaited for session in streaming)
         plan = self._plan(streaming, reading, draft_lives=draft_lives)
         beside = draft_lives and self._draft_computes(streaming)
         turns = self._propose(streaming, reading, plan, beside=beside)
@@ -121,7 +122,8 @@ class TargetLoop:
         if any(session.waits for session in streaming):
             self._pool.slot_bell.ring()
         seconds = None if reading else (ended - started) / 1e9
-        self._observe(plan, turns, results, seconds, waited / 1e9, beside=beside)
+        waited_s = waited / 1e9 if in_turns else 0.0
+        self._observe(plan, turns, results, seconds, waited_s, beside=beside)
         self.times.steps += 1
         self._pool.count_pass()
         self.times.query += queried - started
@@ -318,8 +320,8 @@ class TargetLoop:
             self._control.observe(plan, sessions, outcomes, seconds, waited_s, beside=beside)
             if seconds is not None and all(session.adapts for session in sessions):
                 tokens = len(outcomes) + sum(outcome.accepted for outcome in outcomes)
-                way = _way_of(sessions, outcomes, beside=beside)
-                self._pool.count_way(way, tokens, seconds + waited_s * (way == "turns"))
+                way = _way_of(outcomes, in_turns=waited_s > 0, beside=beside)
+                self._pool.count_way(way, tokens, seconds + waited_s)
 
     def _count_waiting(self, now: int, *, works: bool) -> int:
         """Nanoseconds for which sessions had nothing to do, if they have now."""
@@ -333,9 +335,9 @@ class TargetLoop:
         return waited
 
 
-def _way_of(sessions: Sequence[TargetSession], outcomes: Sequence[Outcome], *, beside: bool) -> str:
+def _way_of(outcomes: Sequence[Outcome], *, in_turns: bool, beside: bool) -> str:
     """Of `WAYS`, the one that a pass of `auto` went."""
-    if any(session.is_in_turns for session in sessions):
+    if in_turns:
         return "turns"
     if beside:
         return "beside"

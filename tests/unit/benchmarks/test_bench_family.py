@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from bench.systems import SYSTEMS
-from card.settings import Settings
+import pytest
+from real_pair import TARGET
+from small_heads import save_random_head
+
+from bench.systems import SYSTEMS, systems_for
+from card.settings import Settings, load_settings
 from card.speculation.pacing import PACINGS, PLAIN
 
 
@@ -21,3 +25,16 @@ def test_system_is_settings_that_a_server_takes(name: str) -> None:
 
 def test_target_alone_is_the_first_system() -> None:
     assert next(iter(SYSTEMS)) == PLAIN
+
+
+def test_head_has_its_own_row_and_no_other_drafters(tmp_path: Path) -> None:
+    save_random_head(tmp_path / "head", TARGET)
+    settings = load_settings(target={"path": str(TARGET)}, draft={"path": str(tmp_path / "head")})
+    rows = systems_for(settings)
+    assert {"eagle3", "card"} <= rows.keys()
+    assert not {"pard", "pard2", "cascade", "cacheback"} & rows.keys()
+    assert {row.speculation["drafter"] for row in rows.values()} == {"eagle3"}
+
+
+def test_other_drafts_have_no_rows_of_heads() -> None:
+    assert not {"eagle3", "pard2", "pard"} & systems_for(Settings()).keys()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of, settings_of
@@ -13,10 +12,9 @@ from watched_record import WatchedRecord
 
 from card.cache import LONGEST_CHAIN, CardSlot, Pool, RemoteSlot, SlotRequest, digest_of
 from card.cache.request import Record
-from card.cache.tree import read_chain
 from card.sampling import SamplingParameters
 from card.serving.requests.refusal import Refusal
-from card.serving.requests.remote import RemoteDrafts, check_sizes, read_draft
+from card.serving.requests.remote import RemoteDrafts, check_sizes
 from card.speculation.drafters.remote import REMOTE, DeviceDraft
 
 KEY, OTHER = digest_of("a" * 32), digest_of("b" * 32)
@@ -141,17 +139,6 @@ def test_a_device_that_floods_is_heard_again_with_the_next_commit(
 SIZES: dict[str, list[int]] = {"draft_key": [1], "position": [1], "candidates": [64]}
 
 
-def test_a_message_is_read_from_its_tensors() -> None:
-    check_sizes(SIZES)
-    arrays = {
-        "draft_key": np.array([b"a" * 32], np.object_),
-        "position": np.array([7], np.int32),
-        "candidates": np.array([1, 2], np.int32),
-    }
-    assert read_draft(arrays) == (KEY, DeviceDraft(7, [1, 2]))
-    assert read_draft(arrays | {"draft_key": np.array([b"\xff"], np.object_)})[0] != KEY
-
-
 @pytest.mark.parametrize(
     ("sizes", "why"),
     [
@@ -188,38 +175,6 @@ def test_a_chain_is_seen_as_it_was_or_as_it_is(pool: Pool) -> None:
         before = after
 
 
-@pytest.mark.parametrize("left", [2**63 - 1, -(2**63), -1, 2**62])
-def test_no_count_of_chains_that_was_left_there_stops_the_next_device(
-    pool: Pool, left: int
-) -> None:
-    slot = RemoteSlot(Record(pool.slots, 0), 0)
-    session_id = opened(pool, KEY).session_id
-    pool.slots[0]["chain_flip"] = left
-    for length in (3, 4, 5):
-        slot.publish(session_id, length, [length])
-        assert chain(pool) == (length, [length])
-
-
-def test_a_chain_that_is_written_twice_while_it_is_read_is_read_anew(pool: Pool) -> None:
-    session_id = opened(pool, KEY).session_id
-    slot, record = RemoteSlot(Record(pool.slots, 0), 0), Record(pool.slots, 0)
-    slot.publish(session_id, 3, [1])
-    left = [4, 5]
-
-    class Slow:
-        def __getitem__(self, name: str) -> Any:
-            while left and name == "chain_token":
-                slot.publish(session_id, length := left.pop(0), [length])
-            return record[name]
-
-        def words(self, name: str) -> memoryview[Any]:
-            return record.words(name)
-
-    found = read_chain(Slow(), session_id, VOCABULARY)  # type: ignore[arg-type]
-    assert found is not None
-    assert (found.root_length, found.token) == (5, [5])
-
-
 MODEL = FakeModel(seed=7, vocabulary=12)
 SAMPLED = SamplingParameters(temperature=0.9, seed=5)
 
@@ -231,17 +186,6 @@ def both(**speculation: Any) -> OneProcess:
 
 def remote_request(decoding: str = "card", parameters: SamplingParameters = SAMPLED) -> SlotRequest:
     return keyed(request_of([1, 2, 3], 40, decoding, parameters))
-
-
-def test_the_drafts_process_leaves_the_session_of_a_device_alone() -> None:
-    with both() as system:
-        stream = system.open(remote_request())
-        before = system.pool.slots["node_token"].copy(), system.pool.slots["flip"].copy()
-        output = system.run([stream])[0]
-        assert output == autoregressive(MODEL, remote_request())
-        assert stream.counters.hits == 0
-        assert (system.pool.slots["node_token"] == before[0]).all()
-        assert (system.pool.slots["flip"] == before[1]).all()
 
 
 @pytest.mark.parametrize("decoding", ["card", "draft_then_verify", "pearl"])

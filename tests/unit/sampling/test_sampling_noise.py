@@ -45,7 +45,7 @@ def splitmix64(start: int, index: int) -> int:
 
 @given(seeds, places, st.integers(0, 1 << 18))
 def test_a_seed_means_the_same_noise_in_every_release(seed: int, position: int, token: int) -> None:
-    """Pinned to a second implementation: changing the noise changes everybody's seeded texts."""
+    """Pinned to a second implementation: changing the noise changes all seeded texts."""
     key = seed
     for index in (1, position):
         key = splitmix64(key, index)

@@ -3,72 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from machines import MACHINES, plain_ms, written_ms
-from simulated_machine import Load, SimulatedMachine
+from cells import plain_ms
+from machines import MACHINES, written_ms
+from simulated_machine import SimulatedMachine
 
 from card.cache import ROOT, Candidates
 from card.engines.row_costs import CostCurve
 from card.sampling import SamplingParameters
 from card.speculation.control import CONTROLLERS, ControlConfig, Outcome
-from card.speculation.control.costs import PassCosts
+from card.speculation.control.costs import FORGOTTEN, PassCosts
+from card.speculation.control.ways import BOUND, LONGEST_GAP, Choice, Way
 
 USELESS, ORDINARY, GOOD = 0.0, 0.6, 0.9
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("repeats", [0.0, 0.9], ids=["new", "repeating"])
-def test_auto_when_the_draft_is_useless_loses_little(machine: str, repeats: float) -> None:
-    """Of the first texts that a server writes; later ones lose the 2 % that probes may cost."""
-    with SimulatedMachine(MACHINES[machine], agreement=USELESS, repeats=repeats) as server:
-        taken = written_ms(server, range(4), 96)
-    assert taken < 4 * plain_ms(machine, 96) / 0.96
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_auto_when_the_draft_is_good_gains_nearly_what_the_best_fixed_way_gains(
-    machine: str,
-) -> None:
-    """Once it has written three texts; the fixed ways write the two behind them, too."""
-    with SimulatedMachine(MACHINES[machine], agreement=GOOD) as server:
-        written_ms(server, range(3), 96)
-        auto = written_ms(server, range(3, 5), 96)
-        fixed = [
-            written_ms(server, range(3, 5), 96, decoding=decoding)
-            for decoding in ("card", "draft_then_verify")
-        ]
-    assert auto < min(fixed) / 0.7
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_auto_when_the_draft_is_good_gains(machine: str) -> None:
-    with SimulatedMachine(MACHINES[machine], agreement=GOOD) as server:
-        taken = written_ms(server, range(4), 96)
-    assert taken < 4 * plain_ms(machine, 96) / 1.05
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{1: 0.5}, {1: 3.0}, {1: 0.5, 2: 1.0}, {1: 3.0, 2: 1.0}, {1: 1.0, 2: 0.5}, {1: 1.0, 2: 3.0}],
-    ids=str,
-)
-def test_auto_when_load_was_wrong_forgets_it(wrong: dict[int, float]) -> None:
-    """For all rows, for one row, for more than one."""
-    machine, believed = MACHINES["AVX512-VNNI"], Load(wrong)
-    with SimulatedMachine(machine, agreement=USELESS, load=believed) as server:
-        assert written_ms(server, range(2), 96) < 2 * plain_ms("AVX512-VNNI", 96) / 0.92
-    with SimulatedMachine(machine, agreement=GOOD, load=believed) as server:
-        assert written_ms(server, range(4), 96) < 4 * plain_ms("AVX512-VNNI", 96) / 1.3
-
-
-@pytest.mark.parametrize("tokens", [8, 32])
-def test_auto_when_texts_are_short_loses_little(tokens: int) -> None:
-    with SimulatedMachine(MACHINES["AVX512-VNNI"], agreement=USELESS) as server:
-        taken = written_ms(server, range(12), tokens, temperature=0.8)
-    assert taken < 12 * plain_ms("AVX512-VNNI", tokens) / 0.94
 
 
 @pytest.mark.parametrize("agreement", [USELESS, ORDINARY])
@@ -80,18 +31,6 @@ def test_auto_when_many_texts_are_written_at_once_costs_at_most_five_percent(
     with SimulatedMachine(machine, agreement=agreement, slots=streams) as server:
         taken = written_ms(server, range(2), 48, streams=streams)
     assert taken < 2 * plain_ms("AVX512-BF16", 48, streams) / 0.95
-
-
-def test_auto_when_the_draft_slows_down_or_dies_goes_on_alone() -> None:
-    with SimulatedMachine(MACHINES["AVX512-BF16"], agreement=GOOD) as server:
-        written_ms(server, range(3), 96)
-        server.draft_pauses_ms = 20.0
-        written_ms(server, [3], 96)  # in which it is found out
-        slow = written_ms(server, range(4, 7), 96)
-        server.draft_lives = False
-        dead = written_ms(server, range(7, 9), 96)
-    assert slow < 3 * plain_ms("AVX512-BF16", 96) / 0.96
-    assert dead < 2 * plain_ms("AVX512-BF16", 96) / 0.96
 
 
 def test_text_when_the_clock_is_simulated_is_that_of_decoding_alone() -> None:
@@ -130,23 +69,64 @@ def test_a_device_when_the_draft_is_dead_still_drafts() -> None:
     assert share.drafts
 
 
-def test_costs_when_a_pass_was_seen_follow_it_and_correct_their_neighbours() -> None:
-    costs = PassCosts(CostCurve({1: 10.0, 2: 20.0, 8: 40.0}), {False: 1.0, True: 1.0})
+def test_costs_when_passes_were_seen_follow_them_and_correct_unknown_cells() -> None:
+    costs = PassCosts(CostCurve({1: 10.0, 2: 20.0, 8: 40.0}), (1.0, 1.0))
     for _ in range(8):
-        costs.learn(2, 1, 10.0, beside=False)
-    assert costs.ms(2, 1, beside=False) == pytest.approx(10.0, rel=0.01)
-    assert costs.ms(8, 1, beside=False) == pytest.approx(20.0, rel=0.2)
-    assert costs.ms(1, 1, beside=False) <= 10.0, "fewer rows never cost more"
-    for _ in range(8):
-        costs.learn(8, 1, 40.0, beside=False)
-    assert costs.ms(8, 1, beside=False) == pytest.approx(40.0, rel=0.05)
+        costs.learn(2, 10.0, beside=False)
+    assert costs.ms(2, beside=False) == pytest.approx(10.0)
+    assert costs.ms(8, beside=True) == pytest.approx(20.0)
+    costs.learn(8, 40.0, beside=False)
+    assert costs.ms(8, beside=False) == pytest.approx(40.0)
+
+
+def test_costs_when_a_cell_was_not_seen_for_long_follow_the_others() -> None:
+    costs = PassCosts(CostCurve({1: 10.0, 2: 20.0}), (1.0, 1.0))
+    costs.learn(2, 90.0, beside=False)
+    for _ in range(FORGOTTEN + 1):
+        costs.learn(1, 10.0, beside=False)
+    assert costs.ms(2, beside=False) == pytest.approx(20.0)
 
 
 def test_costs_when_one_pass_is_interrupted_hardly_change() -> None:
-    costs = PassCosts(CostCurve({1: 10.0}), {False: 1.0, True: 1.0})
+    costs = PassCosts(CostCurve({1: 10.0}), (1.0, 1.0))
     for ms in (*[10.0] * 24, 5000.0):
-        costs.learn(1, 1, ms, beside=False)
-    assert costs.ms(1, 1, beside=False) < 11.0
+        costs.learn(1, ms, beside=False)
+    assert costs.ms(1, beside=False) < 11.0
+
+
+def test_choice_when_a_trial_loses_returns_and_waits_longer_each_time() -> None:
+    choice = Choice(Way.ALONE, Way.ALONE)
+    trials, lost = [], 0
+    for number in range(20_000):
+        choice.choose([Way.ALONE, Way.TURNS])
+        trials += [number] if choice.tries and not lost else []
+        lost = lost + 1 if choice.tries else 0
+        choice.learn(1, 20.0 if choice.tries else 10.0, 10.0, 1)
+        assert lost <= BOUND + 1
+    waits = [after - before for before, after in pairwise(trials)]
+    assert waits[:6] == sorted(waits[:6])
+    assert waits[-1] == pytest.approx(LONGEST_GAP, rel=0.01)
+
+
+def test_choice_when_a_trial_gains_takes_the_way_until_it_loses_to_decoding_alone() -> None:
+    choice = Choice(Way.ALONE, Way.ALONE)
+
+    def passes(tokens_in_turns: int) -> None:
+        for _ in range(100):
+            choice.choose([Way.ALONE, Way.TURNS])
+            in_turns = choice.way is Way.TURNS
+            choice.learn(tokens_in_turns if in_turns else 1, 20.0 if in_turns else 10.0, 10.0, 1)
+
+    passes(4)
+    assert choice.settled is Way.TURNS
+    passes(1)
+    assert choice.settled is Way.ALONE
+
+
+def test_choice_when_the_draft_dies_goes_on_alone() -> None:
+    choice = Choice(Way.BESIDE, Way.BESIDE)
+    choice.choose([Way.ALONE])
+    assert choice.way is Way.ALONE
 
 
 @pytest.mark.parametrize("control", CONTROLLERS)

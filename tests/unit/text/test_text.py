@@ -244,7 +244,7 @@ def test_accepted_bytes_are_the_leading_run_from_the_cache() -> None:
     smile = utf8("😀")
     assert push(smile, [True] * 4) == Delta("😀", 4), "bytes, not characters"
     assert push(smile[:3], [True] * 3) == Delta("", 0)
-    assert push(smile[3:], [False]) == Delta("😀", 0), "whose token completes it"
+    assert push(smile[3:], [False]) == Delta("😀", 0), "the token that completes it counts"
 
 
 @given(

@@ -18,7 +18,7 @@ from torch import Tensor
 from card.engines.architecture import Architecture
 from card.engines.rotary import rotary_tables
 from card.speculation.drafters.heads.blocks import Turn, attention
-from card.speculation.drafters.heads.formats import OWN_FORMAT
+from card.speculation.drafters.heads.formats import EAGLE3, OWN_FORMAT
 from training.heads.files import NO_LABEL, config_of, labels_of, make_head, write_head
 from training.heads.kind import Kind, Setup
 from training.heads.recipe import HeadRecipe
@@ -88,7 +88,7 @@ class BlockTraining(Kind):
 
     def _config_of(self, a: Architecture, ids: int) -> dict[str, Any]:
         """The configuration of a head with layers of the target's shape, in the kind's format."""
-        config = config_of(a, self.taps(a.layers), ids, self._recipe.steps)
+        config = config_of(EAGLE3, a, self.taps(a.layers), ids, self._recipe.steps)
         taps = config.pop("eagle_aux_hidden_state_layer_ids")
         for field in ("norm_before_residual", "architectures", "speculators_model_type"):
             config.pop(field)

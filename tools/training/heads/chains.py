@@ -7,7 +7,6 @@ rows, as it does while it serves.
 from __future__ import annotations
 
 from collections import defaultdict
-from copy import copy
 
 import torch
 import torch.nn.functional as F
@@ -44,10 +43,11 @@ class Chains:
         """Go on with the first `chains` chains."""
         self._seen = self._seen[:chains]
 
-    def fork(self) -> Chains:
-        """The same chains; what either reads from now on, the other does not see."""
-        other = copy(self)
-        other._own = defaultdict(list, {layer: [*own] for layer, own in self._own.items()})
+    def fork(self, chosen: Tensor) -> Chains:
+        """The chosen chains; what they read from now on, these do not see."""
+        other = Chains(self._text, self._seen[chosen])
+        for layer, own in self._own.items():
+            other._own[layer] = [(keys[chosen], values[chosen]) for keys, values in own]
         return other
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:

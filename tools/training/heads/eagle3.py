@@ -9,7 +9,7 @@ states.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -68,9 +68,14 @@ class Eagle3Training(Kind):
         self._recipe, self._target, self._folder = setup.recipe, setup.target, setup.folder
         a = setup.target.architecture
         self._ranked = setup.most_frequent(self._recipe.ids)
-        self._config = config_of(a, self.taps(a.layers), len(self._ranked), self._recipe.steps)
-        self.head = make_head(self._config, setup.target, self._ranked, setup.folder)
+        self._said = self.config(setup, len(self._ranked))
+        self.head = make_head(self._said, setup.target, self._ranked, setup.folder)
         self._labels = labels_of(self._ranked, a.vocabulary)
+
+    def config(self, setup: Setup, ids: int) -> dict[str, Any]:
+        """The configuration of a head that ranks so many ids."""
+        a = setup.target.architecture
+        return config_of(EAGLE3, a, self.taps(a.layers), ids, setup.recipe.steps)
 
     @classmethod
     def taps(cls, layers: int) -> tuple[int, ...]:
@@ -95,7 +100,7 @@ class Eagle3Training(Kind):
         return torch.stack([torch.stack(right[lag : lag + steps], -1) for lag in range(lags)])
 
     def write(self) -> None:
-        write_head(self.head, self._config, self._ranked, self._folder)
+        write_head(self.head, self._said, self._ranked, self._folder)
 
     def _passes(self, text: Tensor, states: Tensor, steps: int) -> Iterator[Pass]:
         return unrolled(self.head, self._target.embedding, text, states, steps)

@@ -13,23 +13,27 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from card.engines.architecture import Architecture, architecture_of
-from card.speculation.drafters.heads.formats import EAGLE3, head_of
+from card.speculation.drafters.heads.formats import EAGLE3, PEAGLE, head_of
 from card.speculation.drafters.heads.loading import HEADS
 from training.errors import TrainingError
 from training.heads.states import TappedTarget
 
 _WEIGHTS = "model.safetensors"
+_CLASSES = {EAGLE3: "Eagle3Speculator", PEAGLE: "PEagleSpeculator"}
 NO_LABEL = -100
 """The label that `torch.nn.functional.cross_entropy` leaves out."""
 
 
-def config_of(a: Architecture, taps: tuple[int, ...], ids: int, steps: int) -> dict[str, Any]:
-    """The configuration of an EAGLE-3 head with a layer of the target's shape."""
+def config_of(
+    kind: str, a: Architecture, taps: tuple[int, ...], ids: int, steps: int
+) -> dict[str, Any]:
+    """The configuration of a head of `speculators`' kind `eagle3` or `peagle` with a layer of the
+    target's shape."""
     if a.rope.kind not in ("default", "linear", "llama3"):
         raise TrainingError(f"a head with a rotary embedding of the kind {a.rope.kind} is not made")
     return {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": EAGLE3,
+        "architectures": [_CLASSES[kind]],
+        "speculators_model_type": kind,
         "speculators_version": "0.9.0",
         "draft_vocab_size": ids,
         "eagle_aux_hidden_state_layer_ids": list(taps),
@@ -50,7 +54,7 @@ def config_of(a: Architecture, taps: tuple[int, ...], ids: int, steps: int) -> d
             "rope_parameters": {"rope_type": "default", "rope_theta": a.rope.theta},
         },
         "speculators_config": {
-            "algorithm": EAGLE3,
+            "algorithm": kind,
             "default_proposal_method": "greedy",
             "proposal_methods": [
                 {

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from training.errors import TrainingError
 from training.heads.recipe import HeadRecipe
 from training.heads.states import TappedTarget
 from training.parallel.files import Texts
@@ -35,9 +36,18 @@ class Setup:
 
     def most_frequent(self, ids: int) -> NDArray[np.int64]:
         """The `ids` most frequent ids of the texts, ascending."""
+        return np.sort(np.argsort(-self._counts(), kind="stable")[:ids])
+
+    def unused_id(self) -> int:
+        """An id that no text holds. Raises `TrainingError`."""
+        unused = np.flatnonzero(self._counts() == 0)
+        if not len(unused):
+            raise TrainingError("the texts hold every id of the vocabulary: none is left for masks")
+        return int(unused[-1])
+
+    def _counts(self) -> NDArray[np.int64]:
         vocabulary = self.target.architecture.vocabulary
-        counts = np.bincount(np.asarray(self.texts).ravel(), minlength=vocabulary)
-        return np.sort(np.argsort(-counts, kind="stable")[:ids])
+        return np.bincount(np.asarray(self.texts).ravel(), minlength=vocabulary)
 
 
 class Kind(ABC):

@@ -7,10 +7,12 @@ from training.heads.dspark import DFlashTraining, DSparkTraining
 from training.heads.eagle3 import Eagle3Training
 from training.heads.kind import Kind
 from training.heads.pard2 import Pard2Training
+from training.heads.peagle import PEagleTraining
 from training.heads.specformer import SpecFormerTraining
 
 KINDS: dict[str, type[Kind]] = {
     "eagle3": Eagle3Training,
+    "peagle": PEagleTraining,
     "pard2": Pard2Training,
     "dspark": DSparkTraining,
     "dflash": DFlashTraining,

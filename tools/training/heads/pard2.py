@@ -47,20 +47,21 @@ class Pard2Recipe(HeadRecipe):
     text_rows        rows of a window that predict its next tokens
     soft_share       share of the loss that is the divergence from the target's distribution; the
                      rest is the cross-entropy with its tokens
-    projection_rate, mask_rate   as `learning_rate`, of the projection and of the masks' vectors
+    projection_rate, mask_rate   as `learning_rate`, of the projection, where numbers of one make
+                     features as large as embeddings, and of the masks' vectors
     """
 
     windows: int = Field(2, ge=1)
     reads: float = Field(3.0, ge=1)
-    learning_rate: float = Field(2e-4, gt=0)
+    learning_rate: float = Field(1e-4, gt=0)
     anchors: int = Field(48, ge=1)
     late: float = Field(0.5, ge=0, le=1)
     most_late: int = Field(16, ge=1)
     without: float = Field(0.1, ge=0, le=1)
     text_rows: int = Field(96, ge=1)
     soft_share: float = Field(0.9, ge=0, le=1)
-    projection_rate: float = Field(2e-4, gt=0)
-    mask_rate: float = Field(5e-4, gt=0)
+    projection_rate: float = Field(1e-3, gt=0)
+    mask_rate: float = Field(2e-4, gt=0)
 
 
 class Pard2Training(Kind):
@@ -68,6 +69,7 @@ class Pard2Training(Kind):
     rows do not change."""
 
     recipe = Pard2Recipe
+    head: Pard2
 
     def __init__(self, setup: Setup) -> None:
         recipe, target = setup.recipe, setup.target
@@ -87,8 +89,10 @@ class Pard2Training(Kind):
                 f"the recipe) needs {recipe.steps - 1}"
             )
         a = architecture_of(self._config, source / "config.json")
-        if (a.vocabulary, a.hidden) != (target.architecture.vocabulary, target.head.shape[1]):
-            raise TrainingError(f"{source} has another vocabulary or width than its target")
+        if a.vocabulary != target.architecture.vocabulary:
+            raise TrainingError(
+                f"{source} has {a.vocabulary} ids, its target {target.architecture.vocabulary}"
+            )
         tensors = {name: it.float() for name, it in load_file(source / WEIGHTS).items()}
         self._ranked = (
             ranked_by(tensors.pop("d2t")) if goes_on else ranked_ids(source, a.vocabulary)
@@ -97,7 +101,8 @@ class Pard2Training(Kind):
         own_head = tensors.pop("lm_head.weight", embedding)
         body = {name.removeprefix("model."): it for name, it in tensors.items()}
         body["lm_head.weight"] = own_head if goes_on else own_head[torch.from_numpy(self._ranked)]
-        self._unit = _unit_of(target.states(np.array(setup.texts[0, : recipe.window], np.int64)))
+        states = target.states(np.array(setup.texts[0, : recipe.window], np.int64))
+        self._unit = _unit_of(states) * embedding[self._ranked].square().mean().sqrt()
         projection = torch.zeros(a.hidden, tapped)
         if goes_on:
             folded = load_file(setup.folder / PROJECTION)["target_proj.weight"].float()
@@ -267,9 +272,10 @@ def _config_of(source: Path, taps: tuple[int, ...], tapped: int) -> dict[str, An
 
 
 def _unit_of(states: Tensor) -> Tensor:
-    """[numbers] what makes each number of the states [tokens, numbers] about one."""
+    """[numbers] what makes the states [tokens, numbers] of a token about one vector of length 1."""
     usual = states[1:].pow(2).mean(dim=0).sqrt().clamp(min=1e-6)
-    return torch.where(states[0].abs() > _SINK * usual, 0.0, 1 / usual)
+    found: Tensor = torch.where(states[0].abs() > _SINK * usual, 0.0, 1 / usual)
+    return found / found.count_nonzero().sqrt()
 
 
 def _save(tensors: dict[str, Tensor], file: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from card.engines import EngineError, SequenceTokens
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.checkpoints import open_checkpoint
-from card.engines.options import EngineOptions
+from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.engine import TorchEngine
 from training.errors import TrainingError
 
@@ -35,7 +35,7 @@ class TappedTarget:
         try:
             self.architecture: Architecture = read_architecture(directory)
             checkpoint = open_checkpoint(directory, self.architecture)
-            dtype = "bfloat16" if bf16 else "float32"
+            dtype: Dtype = "bfloat16" if bf16 else "float32"
             options = EngineOptions(context=window, sessions=1, dtype=dtype, taps=taps)
             self._engine = TorchEngine.load(directory, options)
         except EngineError as error:

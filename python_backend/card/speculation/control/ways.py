@@ -1,32 +1,30 @@
-"""The ways in which a pass may go, and what each should give."""
+"""The ways in which a pass may go, and which of them a kind of load takes.
+
+The way in use has a price: milliseconds a token. Now and then another way is tried. Each pass of
+the trial is charged its time and credited its tokens at that price (a sequential test, Wald 1945).
+Once the trial has lost or gained the time of `BOUND` plain passes, the cheaper way goes on. Each
+trial that loses delays the next one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from math import ceil
-from typing import NamedTuple, Protocol
 
-from card.engines.row_costs import MOST_CHOSEN, CostCurve
-
-AGREEMENT = 0.6
-"""Share of candidates that are accepted before any was seen: what ordinary pairs reach on chats."""
-PRIOR = 4.0
-"""Candidates that this counts for."""
-ALIKE = 24.0
-"""Candidates of its kind that a new text begins with. Acceptance differs by 0.1 between texts of a
-kind; that is how uncertain the mean of 24 candidates is."""
-MEMORY = 128.0
-"""Candidates that are remembered: where half are accepted, their mean is uncertain by 6 %."""
-
-READY = 4
-"""Candidates that a draft is believed to have ready before a pass showed it."""
-UNREADY = MOST_CHOSEN - READY
-SUPPLY_MEMORY = 32.0
-"""Passes that are remembered of what the draft has ready."""
-DOUBTED = 2.0
-"""Passes that what was seen before a probe counts for."""
+MEMORY = 64.0
+"""Passes of which a price is the mean, and candidates of which an acceptance is: both are exact to
+7 %, as a pass gives one to three tokens and acceptance lies around one half."""
+FADE = 1.0 - 1.0 / MEMORY
+AGREEMENT, PRIOR = 0.6, 4.0
+"""Acceptance before any candidate was seen, what ordinary pairs reach on chats, and the number of
+candidates that it counts for."""
+BOUND = 2.0
+"""Plain passes that a trial may lose: 2 % of a first text of 100 tokens. A settled way with a draft
+may lose twice as many of its own passes to plain decoding: these differ more."""
+FIRST_GAP, GAP_GROWTH, LONGEST_GAP = 64.0, 1.5, 1024.0
+"""Passes until the first trial; factor by which a trial that lost delays the next; most passes
+between two: a draft that has become good is found within some ten seconds."""
 
 
 class Way(Enum):
@@ -38,19 +36,6 @@ class Way(Enum):
     ALONE = "alone"
     TURNS = "turns"
     BESIDE = "beside"
-
-
-class Rate(NamedTuple):
-    """Tokens that a pass should give, milliseconds that it and what it waits for should take, and
-    the draft's passes for which it waits."""
-
-    tokens: float
-    ms: float
-    passes: int = 0
-
-    @property
-    def per_ms(self) -> float:
-        return self.tokens / self.ms
 
 
 @dataclass(slots=True)
@@ -65,101 +50,78 @@ class Acceptance:
     promised: float = PRIOR * AGREEMENT
 
     @property
-    def rate(self) -> float:
-        """Chance that the next candidate is accepted."""
-        return self.accepted / self.reached
-
-    @property
     def discount(self) -> float:
         """What a candidate's chance is multiplied by, and each one's behind it once more."""
         return min(1.0, self.accepted / self.promised)
 
     def observe(self, chances: Sequence[float], agreed: int) -> None:
-        if chances:
-            fade = min(1.0, MEMORY / (self.reached + len(chances)))
-            self.reached = (self.reached + len(chances)) * fade
-            self.accepted = (self.accepted + agreed) * fade
-            self.promised = (self.promised + sum(chances)) * fade
-
-    def of_new_text(self) -> Acceptance:
-        """What a text of the same kind begins with."""
-        count = min(self.reached, ALIKE)
-        share = count / self.reached
-        return Acceptance(count, share * self.accepted, share * self.promised)
+        fade = min(1.0, MEMORY / (self.reached + len(chances)))
+        self.reached = (self.reached + len(chances)) * fade
+        self.accepted = (self.accepted + agreed) * fade
+        self.promised = (self.promised + sum(chances)) * fade
 
 
 @dataclass(slots=True)
-class Supply:
-    """What the draft has ready for a pass.
+class Choice:
+    """The way of a kind of load.
 
-    found  [MOST_CHOSEN] share of the passes that find at least 1, 2, ... candidates
-    count  passes that showed it; what was there before counts for `DOUBTED`
+    settled, way  the way that is cheapest, and the one in use: another one while it is tried
+    agreement     of the draft's candidates
+    ms, tokens    of the latest passes of `settled`
+    order         of the ways that are open the first one is tried next
+    due, gap      passes until the next trial, and from the last one to it
+    lost_ms       of the trial; of a settled way with a draft: what it has lost to plain decoding
     """
 
-    found: list[float] = field(default_factory=lambda: [1.0] * READY + [0.0] * UNREADY)
-    count: float = DOUBTED
+    settled: Way
+    way: Way
+    agreement: Acceptance = field(default_factory=Acceptance)
+    ms: float = 0.0
+    tokens: float = 0.0
+    order: list[Way] = field(default_factory=lambda: [Way.TURNS, Way.BESIDE, Way.ALONE])
+    due: float = FIRST_GAP
+    gap: float = FIRST_GAP
+    lost_ms: float = 0.0
 
-    def observe(self, drafted: Sequence[int]) -> None:
-        """drafted  [sessions] candidates that a pass found"""
-        self.count = min(self.count + 1.0, SUPPLY_MEMORY)
-        for place, share in enumerate(self.found):
-            now = sum(each > place for each in drafted) / len(drafted)
-            self.found[place] = share + (now - share) / self.count
+    @property
+    def tries(self) -> bool:
+        return self.way is not self.settled
 
-    def doubt(self) -> None:
-        """The draft may have changed since."""
-        self.count = DOUBTED
+    def choose(self, ways: Collection[Way]) -> None:
+        """Before a pass: leave a way that is not open, begin a trial that is due."""
+        if self.settled not in ways:
+            self._settle(Way.ALONE)
+        if self.way not in ways:
+            self.way = self.settled
+        others = [way for way in self.order if way in ways and way is not self.way]
+        if others and self.due <= 0 and not self.tries:
+            self.way, self.lost_ms = others[0], 0.0
+            self.order.sort(key=lambda way: way is self.way)
+
+    def learn(self, tokens: int, ms: float, plain_ms: float, sessions: int) -> None:
+        """A pass took so long. A plain one takes `plain_ms` for a token of each session."""
+        if self.tries:
+            self.lost_ms += ms - tokens * self.ms / self.tokens
+            if self.lost_ms < -BOUND * plain_ms:
+                self._settle(self.way)
+            elif self.lost_ms > BOUND * plain_ms:
+                self.way, self.lost_ms = self.settled, 0.0
+                self.due = self.gap = min(self.gap * GAP_GROWTH, LONGEST_GAP)
+            return
+        self.due -= 1
+        self.ms, self.tokens = self.ms * FADE + ms, self.tokens * FADE + tokens
+        if self.way is not Way.ALONE:
+            self.lost_ms = max(0.0, self.lost_ms + ms - tokens * plain_ms / sessions)
+            if self.lost_ms > 2 * BOUND * max(ms, plain_ms):
+                self._settle(Way.ALONE)
+
+    def _settle(self, way: Way) -> None:
+        self.way = self.settled = way
+        self.ms = self.tokens = self.lost_ms = 0.0
+        self.due = self.gap = FIRST_GAP
 
 
 def chain_tokens(rows: float, chance: float) -> float:
     """Expected tokens of a chain of `rows` - 1 candidates behind the last committed token, each
     accepted with `chance`: (1 - chance^rows) / (1 - chance)."""
     return float(rows) if chance >= 1.0 else float((1.0 - chance**rows) / (1.0 - chance))
-
-
-def best_rows(costs_ms: Mapping[int, float]) -> int:
-    """Rows that a session begins with, if it has the passes to itself."""
-    curve = CostCurve(costs_ms)
-    return max(curve.choices, key=lambda rows: chain_tokens(rows, AGREEMENT) / curve.pass_ms(rows))
-
-
-class Cost(Protocol):
-    """`PassCosts.ms`."""
-
-    def __call__(self, rows: int, sessions: int, *, beside: bool) -> float: ...
-
-
-def chains(
-    cost: Cost,
-    rows: Sequence[int],
-    chances: Sequence[float],
-    found: Sequence[float] | None = None,
-    *,
-    beside: bool = False,
-) -> Iterator[Rate]:
-    """Of sessions that each verify a chain.
-
-    rows     of each session at most, ascending: one rate for each number
-    chances  [sessions] that a candidate is accepted
-    found    share of the passes that find at least 1, 2, ... candidates; None: all do
-    """
-    count = len(chances)
-    tokens, mean_rows, deep, depth = float(count), float(count), list(chances), 0
-    for most in rows:
-        while depth < most - 1:
-            share = 1.0 if found is None else found[depth]
-            tokens += share * sum(deep)
-            mean_rows += share * count
-            deep = [each * chance for each, chance in zip(deep, chances, strict=True)]
-            depth += 1
-        yield Rate(tokens, cost(ceil(mean_rows), count, beside=beside))
-
-
-def turns(
-    cost: Cost, rows: Sequence[int], chance: float, draft_ms: float, in_time: float
-) -> Iterator[Rate]:
-    """Of one session that fills these numbers of rows with passes of the draft; in so many of its
-    turns the draft makes them in time."""
-    for each in rows:
-        ms = (each - 1) * draft_ms + cost(each, 1, beside=False)
-        yield Rate(1.0 + in_time * (chain_tokens(each, chance) - 1.0), ms, each - 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from card.cache import ROOT
-from card.constraints.draft_constraint import DraftConstraint
+from card.constraints.constraint import DraftConstraint
 from card.engines import FOLLOWS_PREFIX
 from card.engines.row_costs import CostCurve
 from card.sampling import PositionNoise

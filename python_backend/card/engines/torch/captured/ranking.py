@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from card.engines.interface import RankedIds, Ranking, SequenceTokens, wanted_rows
-from card.engines.torch.captured.graphs import Replayed
 from card.engines.torch.captured.kernels.ranking import MOST_RANKED, rank
+from card.engines.torch.captured.static import Replayed
 
 
 @dataclass(frozen=True, slots=True)

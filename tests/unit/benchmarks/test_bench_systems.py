@@ -1,18 +1,32 @@
-"""Random models of large shapes, and what is refused before any is written."""
+"""Systems of the family, random models of large shapes, and ways of auto."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import typer
 from gguf import GGUFWriter
-from typer.testing import CliRunner
 
 from bench.shape_models import HEAD_KINDS, SHAPES, Shape, matrices, write_model
-from bench.shapes import shapes
+from bench.systems import SYSTEMS
+from bench.ways import lines, step_costs
+from card.cache import Candidates
+from card.cache.reports import Step
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
+from card.settings import Settings
+from card.speculation.pacing import PACINGS
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_system_is_settings_that_a_server_takes(name: str) -> None:
+    system = SYSTEMS[name]
+    wanted = {"decoding": system.decoding, **system.speculation}
+    if not system.lossless:
+        wanted["lossy_acceptance"] = [system.acceptance]
+    Settings.model_validate({"speculation": wanted})
+    assert system.decoding in PACINGS
+
 
 _SMALL = Shape(8, 256, 512, 4, 2, 64, tied=True)
 
@@ -56,9 +70,17 @@ def test_q4_k_m_gives_more_bits_to_the_layers_that_llama_cpp_gives_them() -> Non
     assert kinds["token_embd"] == "Q6_K"
 
 
-def test_types_of_a_shape_that_it_lacks_are_refused_before_a_model_is_written() -> None:
-    app = typer.Typer()
-    app.command()(shapes)
-    found = CliRunner().invoke(app, ["--shape", "8b", "--type", "q4_0,q4_k_m"])
-    assert found.exit_code == 2
-    assert "shape 8b has Q4_K_M" in found.output.replace("\n", " ")
+def test_step_costs_when_nothing_was_queried_go_by_the_commit_before() -> None:
+    read = Step(Candidates([], []), 0, 0, 1, 0, 0, 900_000_000)
+    verified = Step(Candidates([5, 6], [-1, 0]), 2, 2, 3, 1, 905_000_000, 912_500_000)
+    plain = Step(Candidates([], []), 0, 0, 1, 4, 0, 920_000_000)
+    assert list(step_costs([read, verified, plain])) == [(3, 12.5), (1, 7.5)]
+
+
+def test_lines_when_texts_are_unlike_compare_each_text_with_itself() -> None:
+    speeds = {"alone": [100.0, 50.0], "beside": [200.0, 25.0]}
+    costs = {"alone": {1: [10.0]}, "beside": {1: [12.0], 4: [20.0, 40.0, 21.0]}}
+    report = list(lines(speeds, costs, {"alone": (90.0, 0.25), "beside": (120.0, 0.75)}))
+    assert "| beside | 112.5 | 1.00 (0.50–2.00) | 0.75 |" in report
+    assert "| beside | 12.0 | 21.0 |" in report
+    assert "| alone | 10.0 |  |" in report

@@ -1,20 +1,100 @@
-"""Tokens per second of every way to decode, each model as it would be served."""
+"""How fast it is: a step of a model, and every way to decode with both."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 
-from bench.in_process import InProcess, Loops, slot_request
+import torch
+
+from bench.in_process import InProcess, Loops
 from bench.measurement import Task
-from card.cache import Finish
+from card.engines import SequenceTokens
 from card.settings import Settings
-from gpu.models import Extent, Pair
+from gpu.models import CheckedEngine, Extent, Pair
 
-_SEED = 0
-_THREADS = 1
+_BEHIND = 256
+"""Positions that a timed step attends to, or half the context."""
+_SEED, _THREADS = 0, 1
+_USUAL_PRODUCT_S = 1e-3
+"""Of a product as `slowness` makes it, on a processor for which the usual limits are ample."""
+
+
+def slowness(device: torch.device) -> float:
+    """How much longer work takes here than the usual limits allow for, at least 1: the time of a
+    product of matrices on one thread of a processor, as busy as it is now. A GPU has the usual
+    limits."""
+    if device.type != "cpu":
+        return 1.0
+    torch.set_num_threads(1)
+    rows, weights = torch.ones(8, 1024), torch.ones(1024, 4096)
+    taken_s = statistics.median(_seconds(lambda: rows @ weights, device) for _ in range(31))
+    return max(1.0, taken_s / _USUAL_PRODUCT_S)
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A pass of one session, its logits read by the host.
+
+    floor_ms  bytes of weights and of the positions behind, over the measured copy bandwidth
+    """
+
+    model: str
+    rows: int
+    ms: float
+    floor_ms: float
+    bandwidth_gb_s: float
+
+
+def step_costs(model: str, engine: CheckedEngine, extent: Extent) -> Iterator[StepCost]:
+    """The median of many steps for each number of rows."""
+    bandwidth = _copy_bandwidth_gb_s(engine.device, extent.copied)
+    behind = min(_BEHIND, extent.context // 2)
+    floor_ms = 1e3 * _bytes_read(engine, behind) / (bandwidth * 1e9)
+    session = engine.open_session()
+    for start in range(0, behind, 64):
+        chunk = [1] * min(64, behind - start)
+        engine.forward([SequenceTokens(session, chunk, logits=0)])
+        engine.commit_kv(session, range(len(chunk)))
+    for rows in extent.rows:
+
+        def step(rows: int = rows) -> None:
+            engine.forward([SequenceTokens(session, [1] * rows)])
+            engine.commit_kv(session, [])
+
+        step()
+        ms = 1e3 * statistics.median(_seconds(step, engine.device) for _ in range(extent.rounds))
+        yield StepCost(model, rows, ms, floor_ms, bandwidth)
+    engine.close_session(session)
+
+
+def _copy_bandwidth_gb_s(device: torch.device, size: int) -> float:
+    """Bytes read and written per second by the fastest of several copies of `size` bytes."""
+    source = torch.ones(size // 4, device=device)
+    copy = torch.empty_like(source)
+    seconds = min(_seconds(lambda: copy.copy_(source), device) for _ in range(8))
+    return 2 * source.nbytes / seconds / 1e9
+
+
+def _bytes_read(engine: CheckedEngine, positions: int) -> int:
+    """Of the linear layers and of the KV cache; of the embedding a step reads a few rows."""
+    a = engine.architecture
+    attention = a.head_size * (2 * a.heads + 2 * a.kv_heads)
+    weights = a.layers * a.hidden * (attention + 3 * a.intermediate) + a.hidden * a.vocabulary
+    kv = 2 * a.layers * a.kv_heads * a.head_size * positions
+    return (weights + kv) * engine.dtype.itemsize
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    started = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
 
 
 @dataclass(frozen=True)
@@ -26,9 +106,8 @@ class Demand:
 
     def __str__(self) -> str:
         streams = "one stream" if self.streams == 1 else f"{self.streams} streams"
-        return f"{streams}, " + (
-            f"temperature {self.temperature:g}" if self.temperature else "greedy"
-        )
+        sampled = f"temperature {self.temperature:g}" if self.temperature else "greedy"
+        return f"{streams}, {sampled}"
 
 
 @dataclass(frozen=True)
@@ -113,30 +192,15 @@ def compare(
 def _write(loops: Loops, tasks: list[Task], decoding: str, gamma: int) -> _Run:
     """All texts at once, from the first pass of the first prompt on."""
     loops.use(_THREADS, decoding)
-    loops.announce()
-    opened = []
-    for index, task in enumerate(tasks):
-        slot, session_id = loops.pool.card_slot(index), loops.pool.new_session_id()
-        slot.open(slot_request(task, decoding, gamma), session_id)
-        opened.append((slot, session_id))
-    started = time.perf_counter()
-    while not all(slot.committed(session_id) for slot, session_id in opened):
-        loops.step()
-    before = replace(loops.times)
-    while any(slot.finish(session_id) is Finish.RUNNING for slot, session_id in opened):
-        loops.step()
-    seconds, times = time.perf_counter() - started, replace(loops.times)
-    tokens, steps = [], 0
-    for slot, session_id in opened:
-        if slot.finish(session_id) is not Finish.LENGTH:
-            raise RuntimeError("the target gave up on a text")
-        tokens.append(tuple(slot.output(0, slot.committed(session_id)).tolist()))
-        steps += slot.counters().steps
-        slot.close()
-        while not slot.reclaim():
-            loops.step()
-    forward_ms = (times.forward - before.forward) / 1e6
-    return _Run(tokens, seconds, steps, times.steps - before.steps, forward_ms)
+    texts, counts = loops.write(tasks, len(tasks), decoding, gamma)
+    read = max((text.prefilled for text in texts), key=lambda times: times.steps)
+    return _Run(
+        [text.tokens for text in texts],
+        max(text.commits[-1][0] for text in texts),
+        counts["steps"],
+        loops.times.steps - read.steps,
+        (loops.times.forward - read.forward) / 1e6,
+    )
 
 
 def _speed(demand: Demand, system: str, runs: list[_Run], alone: list[_Run]) -> Speed:
