@@ -18,6 +18,7 @@ from card.engines import Ranking, SequenceTokens
 from card.settings import load_settings
 from card.speculation.drafters.heads.block_engine import BlockEngine
 from card.speculation.drafters.heads.eagle3 import Eagle3
+from card.speculation.drafters.heads.engine import HeadEngine
 from card.speculation.drafters.heads.loading import load_head
 from training.errors import TrainingError
 from training.heads.blocks import BlockTraining
@@ -136,6 +137,7 @@ def test_trained_head_is_served_as_it_was_trained(tmp_path: Path) -> None:
     engine = load_head(draft, TARGET, OPTIONS)
     assert engine.ranked_ids.tolist()[:12] != []
     assert json.loads((draft / "config.json").read_text())["draft_vocab_size"] == 64
+    assert isinstance(engine, HeadEngine)
     for name, weight in training.kind.head.state_dict().items():
         torch.testing.assert_close(engine._head.state_dict()[name], weight.bfloat16().float())
 

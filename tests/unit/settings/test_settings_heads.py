@@ -27,11 +27,21 @@ def test_drafter_and_taps_are_the_heads_when_the_settings_name_none() -> None:
     assert (geometry.state_tokens, geometry.state_numbers) == (64, 3 * 192)
 
 
-def test_blocks_are_the_heads_when_it_has_a_mask() -> None:
-    settings = settings_of(HEADS / "peagle")
+@pytest.mark.parametrize(
+    ("head", "drafter", "block", "growth"),
+    [
+        ("peagle", "peagle", 4, "lattice"),
+        ("dflash", "dflash", 3, "lattice"),
+        ("dspark_gated", "dspark", 4, "best_first"),  # its serial head knows the tokens before
+    ],
+)
+def test_blocks_are_the_heads_when_it_has_a_mask(
+    head: str, drafter: str, block: int, growth: str
+) -> None:
+    settings = settings_of(HEADS / head)
     found = draft_config(settings)
-    assert (settings.drafter, found.mask_ids, found.block) == ("peagle", (63,), 4)
-    assert found.growth == "lattice"
+    assert (settings.drafter, found.mask_ids, found.block) == (drafter, (63,), block)
+    assert found.growth == growth
 
 
 def test_taps_are_eagles_when_the_head_names_none(tmp_path: Path) -> None:
@@ -58,6 +68,16 @@ def test_pool_holds_no_states_when_the_draft_reads_none() -> None:
         ({"speculators_model_type": "eagle3"}, {}, "transformer_layer_config is missing"),
         ({"speculators_model_type": "peagle", "transformer_layer_config": {}}, {}, "mask_token_id"),
         ({"fc_norm": 1}, {}, "fc_norm is 1; allowed: true, false"),
+        (
+            {"speculators_model_type": "dspark", "transformer_layer_config": {}, "block_size": 1},
+            {},
+            "block_size is 1; allowed: 2 to 32",
+        ),
+        (
+            {"architectures": ["DFlashDraftModel"], "dflash_config": {"output_multiplier": 2}},
+            {},
+            "output_multiplier is 2; heads with this field are not read",
+        ),
         ({"eagle_aux_hidden_state_layer_ids": 3}, {}, "layer_ids is 3; allowed: a list"),
         ({}, {"speculation": {"drafter": "tree"}}, "drafter is tree, but the draft"),
         ({}, {"draft": {"taps": [1]}}, "draft.taps names 1 hidden states; the draft .* reads 3"),
