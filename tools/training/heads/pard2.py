@@ -245,7 +245,8 @@ class Pard2Training(Kind):
         hard = F.nll_loss(given, labels, ignore_index=NO_LABEL, reduction="none")
         soft = F.kl_div(given, target[places], reduction="none", log_target=True).sum(dim=-1)
         share = self._recipe.soft_share
-        return (weights * ((1 - share) * hard + share * soft)).sum()
+        loss: Tensor = (weights * ((1 - share) * hard + share * soft)).sum()
+        return loss
 
 
 def _config_of(source: Path, taps: tuple[int, ...], tapped: int) -> dict[str, Any]:
