@@ -19,21 +19,22 @@ from bench.contest import tasks_of
 from bench.engines import draft_process
 from bench.in_process import Loops, own_pool
 from bench.measurement import Measurement, Task, geometric_mean
-from bench.peers import Mode, Worker
+from bench.peers import Mode, PeerError, Worker
 from bench.prompts import check_room, read_prompts
 from bench.runner import clock_of
+from bench.streams import measured
 from card.cache import Pool
 from card.decoding import TargetLoop, TargetTimes
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
 from card.speculation.pacing import PLAIN
-from card.vllm.target import VllmTarget, vllm_python
+from card.vllm.target import VllmTarget, environment_of, vllm_python
 from card_gateway.template import read_model
 
 ALONE = "vllm"
-VLLM_MODES = (ALONE, "ngram:3", "ngram:7")
+OWN_MODES = (ALONE, "ngram:3", "ngram:7", "draft_model:3", "suffix:7")
 """vLLM's own ways; a number is how many tokens it drafts."""
-_LOOK_S = 0.0005
+_LOOK_S = 0.01
 
 
 class _Target:
@@ -60,6 +61,10 @@ def guest(
     max_tokens: terminal.MaxTokens = 128,
     temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 0.0,
     minutes: Annotated[float, typer.Option(min=0.1, help="No prompt is begun later.")] = 4.0,
+    modes: Annotated[
+        str, typer.Option(help="vLLM's own ways, with how many tokens they draft; vllm is plain.")
+    ] = ",".join(OWN_MODES),
+    streams: Annotated[int, typer.Option(min=1, help="Texts at the same time.")] = 1,
 ) -> None:
     """Measure CARD on vLLM beside vLLM alone: tokens per second, and the cost of the adapter."""
     console = Console()
@@ -72,18 +77,26 @@ def guest(
         read = read_prompts(prompts, tokenizer, limit, template.render)
         tasks = tasks_of(read, [temperature], max_tokens)
         check_room(read, max_tokens, settings.limits)
+        workers: dict[str, Worker] = {}
         with console.status("loading vLLM"):
-            workers = {mode: _worker(settings, mode) for mode in VLLM_MODES}
-            for worker in workers.values():
-                stack.callback(worker.stop)
+            for mode in modes.split(","):
+                try:
+                    workers[mode] = _worker(settings, mode, streams)
+                except PeerError as error:
+                    console.print(f"left out: {error}", highlight=False, markup=False)
+                else:
+                    stack.callback(workers[mode].stop)
             loops = stack.enter_context(_loops(settings, tokenizer))
-        threads = settings.target.threads
+
+        def ours(task: Task, decoding: str) -> Measurement:
+            loops.use(settings.target.threads, decoding)
+            return measured(streams, *loops.write([task] * streams, streams, decoding))
 
         def systems(task: Task) -> Iterator[tuple[str, Measurement]]:
             for mode, worker in workers.items():
                 yield mode, worker.complete(task, Mode(mode, "generate"), tokenizer)
-            yield "CARD, no candidates", loops.complete(task, PLAIN, threads=threads)
-            yield "CARD", loops.complete(task, "auto", threads=threads)
+            yield "CARD, no candidates", ours(task, PLAIN)
+            yield "CARD", ours(task, "auto")
 
         found: defaultdict[str, dict[str, list[Measurement]]] = defaultdict(
             lambda: defaultdict(list)
@@ -113,17 +126,20 @@ def _loops(settings: Settings, tokenizer: Tokenizer) -> Iterator[Loops]:
             target.process.close()
 
 
-def _worker(settings: Settings, mode: str) -> Worker:
+def _worker(settings: Settings, mode: str, streams: int) -> Worker:
+    """vLLM alone, as CARD would run it. Raises `PeerError`."""
     target = settings.target
     return Worker(
         f"vllm {mode}",
         [
             str(vllm_python(settings)),
-            *(str(REPOSITORY_ROOT / "benchmarks/peers/vllm_worker.py"), "--mode", mode),
+            str(REPOSITORY_ROOT / "benchmarks/peers/vllm_worker.py"),
+            *("--mode", mode, "--streams", str(streams)),
             *("--target", str(target.path), "--draft", str(settings.draft.path)),
             *("--dtype", target.dtype, "--context", str(settings.limits.context_tokens)),
             *("--threads", str(target.threads)),
         ],
+        environment_of(settings, os.environ),
     )
 
 

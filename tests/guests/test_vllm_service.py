@@ -13,10 +13,14 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import psutil
 import pytest
 from running_service import BACK_S, Refused, RunningService, running_service
+from vllm_requests import FIELDS, Tried, vllm_alone
+from vllm_requests import MAX_TOKENS as TRIED_TOKENS
+
+from card.serving.requests.vocabulary import Vocabulary
+from card.serving.requests.wire import GenerateRequest, tensors
 
 PROMPTS = (
     "def fibonacci(n):",
@@ -65,32 +69,88 @@ async def test_draft_gives_the_candidates_when_ngrams_are_forbidden(
     assert int(reply.one("total_accepted_draft_tokens")) > 0
 
 
-async def test_stream_ends_at_a_stop_word(service: RunningService, right: list[str]) -> None:
-    word = right[0][20:24]
-    replies = await service.ask(
-        text_input=PROMPTS[0], max_tokens=MAX_TOKENS, stop_words=[word], stream=True
-    )
-    assert "".join(reply.text for reply in replies) == right[0].split(word)[0]
-    assert replies[-1].finish_reason == "stop"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"temperature": 2.5}, "temperature is 2.5; it must be at most 2"),
+    ({"presence_penalty": 2.5}, "presence_penalty is 2.5; it must be from -2 to 2"),
+    ({"guided_decoding_guide_type": "json", "min_tokens": 3}, "min_tokens is 3"),
+    ({"decoding": "pearl"}, "vLLM's loop waits for no draft"),
+    ({"top_p": 1.5}, "top_p is 1.5"),
+    ({"guided_decoding_guide_type": "regex", "guided_decoding_guide": "("}, "guide"),
+    *((dict(tried.fields), tried.refused) for tried in FIELDS.values() if tried.refused),
+]
 
 
-@pytest.mark.parametrize(
-    ("request_", "said"),
-    [
-        ({"min_p": np.array([[0.1]], np.float32), "temperature": 0.7}, "min_p is 0.1"),
-        ({"temperature": 2.5}, "temperature is 2.5; it must be at most 2"),
-        ({"presence_penalty": 2.5}, "presence_penalty is 2.5; it must be from -2 to 2"),
-        ({"logit_bias_ids": [3], "logit_bias_values": np.array([[1.0]], np.float32)}, "logit_bias"),
-        ({"guided_decoding_guide_type": "json", "min_tokens": 3}, "min_tokens is 3"),
-        ({"decoding": "pearl"}, "vLLM's loop waits for no draft"),
-        ({"acceptance": "loose"}, "acceptance is 'loose'"),
-    ],
-)
+@pytest.mark.parametrize(("request_", "said"), REFUSED)
 async def test_request_is_refused_by_name_when_vllm_cannot_keep_it(
     service: RunningService, request_: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(Refused, match=f"INVALID_ARGUMENT: .*{said}"):
         await service.ask(text_input=PROMPTS[0], max_tokens=4, **request_)
+
+
+def tried_requests(service: RunningService) -> list[tuple[str, Tried]]:
+    """Each field that vLLM honours, behind each prompt."""
+    vocabulary = Vocabulary.load(service.settings.target.path)
+    found = []
+    for prompt in PROMPTS:
+        ids = vocabulary.tokenizer.encode(prompt).ids
+        depend = {
+            "input_ids": Tried({"input_ids": ids}),
+            "prediction": Tried({"prediction": f"{prompt} self.name = name"}),
+        }
+        assert {one.name for one in tensors(GenerateRequest)} == {*FIELDS, *depend}
+        tried = [*FIELDS.values(), *depend.values()]
+        found += [(prompt, one) for one in tried if not one.refused]
+    return found
+
+
+async def test_each_text_is_vllms_when_two_hundred_requests_of_mixed_kinds_are_served(
+    service: RunningService,
+) -> None:
+    """Beside texts that are compared: clients that leave, texts that take too long, refusals."""
+    tried = tried_requests(service)
+    wanted = vllm_alone(tried, service.settings.limits.context_tokens)
+    at_once = asyncio.Semaphore(32)
+
+    async def served(prompt: str, one: Tried) -> tuple[str, float]:
+        asked: dict[str, Any] = {"max_tokens": TRIED_TOKENS, "text_input": prompt, **one.fields}
+        if "input_ids" in one.fields:
+            del asked["text_input"]
+        async with at_once:
+            replies = await service.ask(**asked)
+        text = "".join(reply.text for reply in replies)
+        return text, sum(value for one in replies for value in one.tensors["output_log_probs"])
+
+    async def leaves(number: int) -> None:
+        async with at_once:
+            async for _ in service.stream(
+                text_input=PROMPTS[number % 5], max_tokens=300, end_id=-1, stream=True
+            ):
+                break
+
+    async def late(number: int) -> None:
+        async with at_once:
+            with pytest.raises(Refused, match="DEADLINE_EXCEEDED"):
+                await service.ask(text_input=PROMPTS[number % 5], max_tokens=300, timeout_us=100_000)
+
+    async def wrong(request: dict[str, Any]) -> None:
+        async with at_once:
+            with pytest.raises(Refused, match="INVALID_ARGUMENT"):
+                await service.ask(text_input=PROMPTS[0], **{"max_tokens": 4, **request})
+
+    beside = [work(number) for number in range(8) for work in (leaves, late)]
+    beside += [wrong(request) for request, _ in REFUSED]
+    assert len(tried) + len(beside) >= 200
+    found, _ = await asyncio.gather(
+        asyncio.gather(*(served(*one) for one in tried)), asyncio.gather(*beside)
+    )
+    for (prompt, one), (text, total), (right, right_total) in zip(
+        tried, found, wanted, strict=True
+    ):
+        assert text == prompt * one.echoes + right, one
+        if right_total is not None:
+            assert total == pytest.approx(right_total, abs=1e-2), one
+    await service.until(lambda: service.metric("card_slots_in_use") == 0, "all slots free")
 
 
 GUIDES = [

@@ -12,6 +12,7 @@ from card.settings import REPOSITORY_ROOT
 HOME = REPOSITORY_ROOT / ".venv-router"
 _REQUIREMENTS = REPOSITORY_ROOT / "requirements" / "router.txt"
 _LAST_CHARACTERS = 2000
+_INSTALL_S = 600.0
 
 
 class EnvironmentFailedError(RuntimeError):
@@ -40,9 +41,13 @@ def installed(home: Path, requirements: Path, *, bare: bool = True) -> Path:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            timeout=_INSTALL_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFailedError(f"not within {_INSTALL_S:g} s: {command}") from None
     if done.returncode:
         raise EnvironmentFailedError(
             f"the environment cannot be made: {done.stdout[-_LAST_CHARACTERS:].strip()}"
