@@ -1,7 +1,7 @@
 """vLLM: plain generation, or one of its own ways to speculate, by the mode of the whole process.
 
-python vllm_worker.py --mode ngram:3 --target ... (the options of `answering`). A mode is `vllm`, plain
-decoding, or vLLM's name of a method and how many tokens it drafts. `--streams 8` writes each
+python vllm_worker.py --mode ngram:3 --target ... (the options of `answering`). A mode is `vllm`,
+plain decoding, or vLLM's name of a method and how many tokens it drafts. `--streams 8` writes each
 text eight times at once.
 """
 
