@@ -28,7 +28,7 @@ from card.decoding import TargetLoop, TargetTimes
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
 from card.speculation.pacing import PLAIN
-from card.vllm.target import VllmTarget, environment_of, vllm_python
+from card.vllm.process import VllmProcess, environment_of, vllm_python
 from card_gateway.template import read_model
 
 ALONE = "vllm"
@@ -43,7 +43,7 @@ class _Target:
     def __init__(self, pool: Pool, settings: Settings) -> None:
         self.times = TargetTimes()
         self._pool = pool
-        self.process = VllmTarget(settings, os.getpid())
+        self.process = VllmProcess(settings, "target", os.getpid())
         self._watch = self.process.make_loop(pool)
 
     def step(self) -> None:
@@ -132,14 +132,14 @@ def _worker(settings: Settings, mode: str, streams: int) -> Worker:
     return Worker(
         f"vllm {mode}",
         [
-            str(vllm_python(settings)),
+            str(vllm_python(settings.target)),
             str(REPOSITORY_ROOT / "benchmarks/peers/vllm_worker.py"),
             *("--mode", mode, "--streams", str(streams)),
             *("--target", str(target.path), "--draft", str(settings.draft.path)),
             *("--dtype", target.dtype, "--context", str(settings.limits.context_tokens)),
             *("--threads", str(target.threads)),
         ],
-        environment_of(settings, os.environ),
+        environment_of(settings.target, os.environ),
     )
 
 

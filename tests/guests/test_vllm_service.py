@@ -131,7 +131,9 @@ async def test_each_text_is_vllms_when_two_hundred_requests_of_mixed_kinds_are_s
     async def late(number: int) -> None:
         async with at_once:
             with pytest.raises(Refused, match="DEADLINE_EXCEEDED"):
-                await service.ask(text_input=PROMPTS[number % 5], max_tokens=300, timeout_us=100_000)
+                await service.ask(
+                    text_input=PROMPTS[number % 5], max_tokens=300, timeout_us=100_000
+                )
 
     async def wrong(request: dict[str, Any]) -> None:
         async with at_once:

@@ -61,7 +61,7 @@ def sinks_and_windows() -> PretrainedConfig:
 
 
 def latent_attention() -> PretrainedConfig:
-    """The shape of DeepSeek-V2 and V3: attention over a latent vector, experts beside a shared one."""
+    """The shape of DeepSeek-V2 and V3: latent attention, experts beside a shared one."""
     return DeepseekV2Config(
         **_SHAPE | {"num_key_value_heads": 4},
         kv_lora_rank=512,
@@ -120,13 +120,24 @@ def mamba2() -> PretrainedConfig:
 def mamba() -> PretrainedConfig:
     return JambaConfig(
         **_SHAPE | {"num_hidden_layers": 4},
-        attn_layer_period=2, attn_layer_offset=1, num_experts=1, mamba_d_state=16, use_mamba_kernels=False,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=1,
+        mamba_d_state=16,
+        use_mamba_kernels=False,
     )
 
 
 Shape = Callable[[], PretrainedConfig]
 SHAPES: tuple[Shape, ...] = (
-    mixture, fine_mixture, sinks_and_windows, latent_attention, gated_delta, convolutions, mamba2, mamba
+    mixture,
+    fine_mixture,
+    sinks_and_windows,
+    latent_attention,
+    gated_delta,
+    convolutions,
+    mamba2,
+    mamba,
 )
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from card.cores import usable_cores
 from card.settings.section import Section
-from card.settings.vllm import VllmSettings
+from card.settings.vllm import DraftVllmSettings, VllmSettings
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[3]
 
@@ -165,6 +165,7 @@ class DraftSettings(ModelSettings):
         "`transformers`' `hidden_states`. Empty: those that its config.json names.",
     )
     tensorrt_llm: DraftTensorRTSettings = DraftTensorRTSettings()
+    vllm: DraftVllmSettings = DraftVllmSettings()
 
 
 class SmallDraftSettings(ModelSettings):

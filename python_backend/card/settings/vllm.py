@@ -1,4 +1,4 @@
-"""How vLLM runs the target: its environment, its devices and its own arguments."""
+"""How vLLM runs a model: its environment, its devices and its own arguments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pydantic import ConfigDict, Field, model_validator
 from card.settings.section import Section
 
 DECIDED = {
-    "model": "target.path",
-    "tokenizer": "target.path",
+    "model": "path",
+    "tokenizer": "path",
     "runner": "CARD",
-    "dtype": "target.dtype",
+    "dtype": "dtype",
     "max_model_len": "limits.context_tokens",
     "max_num_seqs": "cache.slots",
     "max_logprobs": "limits.top_log_probs",
@@ -24,13 +24,13 @@ DECIDED = {
     "data_parallel_size": "the number of services",
     "disable_log_stats": "CARD",
 }
-"""Arguments of vLLM that `target.vllm` does not take, and what decides them."""
+"""Arguments of vLLM that a section `vllm` does not take, and what decides them."""
 
 _OF_CODE = "trust_remote_code"
 
 
 class VllmSettings(Section):
-    """The target under vLLM (docs/vllm.md); any other field is an argument of vLLM's `EngineArgs`,
+    """The model under vLLM (docs/vllm.md); any other field is an argument of vLLM's `EngineArgs`,
     such as `tensor_parallel_size` or `quantization`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -42,7 +42,7 @@ class VllmSettings(Section):
         "(scripts/setup --vllm), or else the one that runs Triton.",
     )
     devices: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (), description="CUDA devices of the target, as `nvidia-smi` counts them; empty: none."
+        (), description="CUDA devices of the model, as `nvidia-smi` counts them; empty: none."
     )
     environment: dict[Annotated[str, Field(pattern="^(VLLM|NCCL|RAY|OMP)_[A-Z0-9_]+$")], str] = (
         Field({}, description="Environment variables of vLLM's process.")
@@ -66,3 +66,11 @@ class VllmSettings(Section):
     def arguments(self) -> dict[str, object]:
         """Arguments of vLLM's `EngineArgs`, as they were given."""
         return dict(self.model_extra or {})
+
+
+class DraftVllmSettings(VllmSettings):
+    """The draft under vLLM: a main continuation a session, and side branches; any other field is an
+    argument of vLLM's `EngineArgs`."""
+
+    side_branches: int = Field(0, ge=0, le=8, description="Side branches of a session.")
+    side_branch_tokens: int = Field(4, ge=1, le=64, description="Most tokens of each.")
