@@ -7,35 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
-import signal
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
-from running_service import BACK_S, Refused, RunningService, running_service
+from running_service import Refused, RunningService, running_service
 from vllm_requests import FIELDS, Tried, vllm_alone
 from vllm_requests import MAX_TOKENS as TRIED_TOKENS
+from vllm_service import MAX_TOKENS, PROMPTS, SETTINGS, streams_while, vllm_of
 
 from card.serving.requests.vocabulary import Vocabulary
 from card.serving.requests.wire import GenerateRequest, tensors
-
-PROMPTS = (
-    "def fibonacci(n):",
-    'def is_prime(number: int) -> bool:\n    """Whether a number is prime."""\n',
-    "class Stack:\n    def __init__(self):\n",
-    "import os\n\n\ndef walk(path):\n    for name in",
-    "def merge(left, right):\n    result = []\n    while",
-)
-MAX_TOKENS = 96
-
-SETTINGS: dict[str, Any] = {
-    "target": {"engine": "vllm", "dtype": "float32", "vllm": {"max_num_batched_tokens": 512}},
-    "cache": {"slots": 16},
-    "limits": {"prompt_tokens": 128, "context_tokens": 512, "max_tokens": 300},
-}
 
 
 @pytest.fixture(scope="module")
@@ -200,39 +184,13 @@ async def test_slot_is_free_when_a_client_leaves(service: RunningService) -> Non
 # --- kills ----------------------------------------------------------------------------------------
 
 
-def vllm_of(service: RunningService) -> int:
-    """vLLM's process below the target's."""
-    (child,) = psutil.Process(service.pid_of("target")).children()
-    return child.pid
-
-
-async def streams_while(service: RunningService, victim: int) -> list[str]:
-    """Four streams' texts; the victim is killed while they flow."""
-    begun = [asyncio.Event() for _ in range(4)]
-
-    async def read(index: int) -> str:
-        text = ""
-        async for reply in service.stream(
-            text_input=PROMPTS[index], max_tokens=MAX_TOKENS, stream=True,
-            client_timeout_s=2 * BACK_S,
-        ):  # fmt: skip
-            text += reply.text
-            begun[index].set()
-        return text
-
-    tasks = [asyncio.create_task(read(index)) for index in range(4)]
-    await asyncio.gather(*(event.wait() for event in begun))
-    os.kill(victim, signal.SIGKILL)
-    return list(await asyncio.gather(*tasks))
-
-
 @pytest.mark.parametrize("victim", ["vllm", "target", "draft"])
 async def test_texts_go_on_when_a_process_is_killed(
     service: RunningService, right: list[str], victim: str
 ) -> None:
     role = "draft" if victim == "draft" else "target"
     old = service.pid_of(role)
-    texts = await streams_while(service, vllm_of(service) if victim == "vllm" else old)
+    texts = await streams_while(service, vllm_of(service, "target") if victim == "vllm" else old)
     await service.until_back_without(old)
     assert texts == right[:4]
     await service.until_speculates(PROMPTS[0])
@@ -241,6 +199,6 @@ async def test_texts_go_on_when_a_process_is_killed(
 
 async def test_vllm_ends_with_its_service(tmp_path_factory: pytest.TempPathFactory) -> None:
     with running_service(tmp_path_factory.mktemp("ended"), SETTINGS) as running:
-        process = psutil.Process(vllm_of(running))
+        process = psutil.Process(vllm_of(running, "target"))
     # What its dead parent cannot reap stays as a zombie where no init does.
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
