@@ -23,17 +23,15 @@ from bench.peers import Mode, PeerError, Worker
 from bench.prompts import check_room, read_prompts
 from bench.runner import clock_of
 from bench.streams import measured
+from bench.vllm_peer import ALONE, OWN_MODES, worker
 from card.cache import Pool
 from card.decoding import TargetLoop, TargetTimes
 from card.serving.requests.vocabulary import Vocabulary
-from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
+from card.settings import Settings, SettingsError, load_settings
 from card.speculation.pacing import PLAIN
-from card.vllm.process import VllmProcess, environment_of, vllm_python
+from card.vllm.process import VllmProcess
 from card_gateway.template import read_model
 
-ALONE = "vllm"
-OWN_MODES = (ALONE, "ngram:3", "ngram:7", "draft_model:3", "suffix:7")
-"""vLLM's own ways; a number is how many tokens it drafts."""
 _LOOK_S = 0.01
 
 
@@ -45,9 +43,12 @@ class _Target:
         self._pool = pool
         self.process = VllmProcess(settings, "target", os.getpid())
         self._watch = self.process.make_loop(pool)
+        self._rings = pool.commit_bell.rings
 
     def step(self) -> None:
-        self._pool.commit_bell.wait(self._pool.commit_bell.rings, _LOOK_S)
+        bell = self._pool.commit_bell
+        bell.wait(self._rings, _LOOK_S)
+        self._rings = bell.rings  # before the caller looks, so that no commit is missed
         if not self._pool.states.any():
             self._watch.step()  # raises if it has ended
 
@@ -81,7 +82,7 @@ def guest(
         with console.status("loading vLLM"):
             for mode in modes.split(","):
                 try:
-                    workers[mode] = _worker(settings, mode, streams)
+                    workers[mode] = worker(settings, mode, streams)
                 except PeerError as error:
                     console.print(f"left out: {error}", highlight=False, markup=False)
                 else:
@@ -93,8 +94,8 @@ def guest(
             return measured(streams, *loops.write([task] * streams, streams, decoding))
 
         def systems(task: Task) -> Iterator[tuple[str, Measurement]]:
-            for mode, worker in workers.items():
-                yield mode, worker.complete(task, Mode(mode, "generate"), tokenizer)
+            for mode, alone in workers.items():
+                yield mode, alone.complete(task, Mode(mode, "generate"), tokenizer)
             yield "CARD, no candidates", ours(task, PLAIN)
             yield "CARD", ours(task, "auto")
 
@@ -124,23 +125,6 @@ def _loops(settings: Settings, tokenizer: Tokenizer) -> Iterator[Loops]:
                 yield Loops(pool, tokenizer, lambda threads, spreads: decodes)
         finally:
             target.process.close()
-
-
-def _worker(settings: Settings, mode: str, streams: int) -> Worker:
-    """vLLM alone, as CARD would run it. Raises `PeerError`."""
-    target = settings.target
-    return Worker(
-        f"vllm {mode}",
-        [
-            str(vllm_python(settings.target)),
-            str(REPOSITORY_ROOT / "benchmarks/peers/vllm_worker.py"),
-            *("--mode", mode, "--streams", str(streams)),
-            *("--target", str(target.path), "--draft", str(settings.draft.path)),
-            *("--dtype", target.dtype, "--context", str(settings.limits.context_tokens)),
-            *("--threads", str(target.threads)),
-        ],
-        environment_of(settings.target, os.environ),
-    )
 
 
 def lines(found: Mapping[str, Mapping[str, Sequence[Measurement]]]) -> Iterator[str]:
