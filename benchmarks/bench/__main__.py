@@ -1,4 +1,4 @@
-"""What `scripts/bench` runs: suite, family, streams, fleet, guest, shapes and ways."""
+"""What `scripts/bench` runs: suite, family, streams, fleet, guest, lag, shapes and ways."""
 
 
 def main() -> None:
@@ -8,6 +8,7 @@ def main() -> None:
     from bench.family import family
     from bench.fleet import fleet
     from bench.guest import guest
+    from bench.lag import lag
     from bench.shapes import shapes
     from bench.streams import streams
     from bench.suite import suite
@@ -19,7 +20,7 @@ def main() -> None:
         no_args_is_help=True,
         help="Measure how fast this machine decodes.",
     )
-    for command in (suite, family, streams, fleet, guest, shapes, ways):
+    for command in (suite, family, streams, fleet, guest, lag, shapes, ways):
         app.command()(command)
     app(prog_name="scripts/bench")
 

@@ -1,14 +1,16 @@
-"""How every command runs: load, line up, choose settings, run all texts, report."""
+"""How suite, family and streams run: load, line up, choose settings, run all texts, report."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import typer
 from rich.console import Console
 from tokenizers import Tokenizer
 
@@ -19,12 +21,7 @@ from bench.measurement import Task
 from bench.prompts import Prompt, check_room, read_prompts
 from bench.report import Report
 from bench.runner import Contender, Runner, clock_of, fastest_settings, of_phase
-from bench.terminal import (
-    TEMPERATURES,
-    Extent,
-    conclude,
-    said_in_one_line,
-)
+from bench.terminal import DIFFER, RESULTS, TEMPERATURES, Extent, said_in_one_line
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
 from card_gateway.template import read_model
@@ -33,68 +30,87 @@ from training.cutting import cut
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What a line-up is made from.
+class Contest:
+    """What contenders are made from.
 
     stack    ends what contenders run on
     skipped  gets a line for each contender that cannot take part
     """
 
+    title: str
+    extent: Extent
+    console: Console
     stack: ExitStack
     pair: InProcess
     tokenizer: Tokenizer
     tasks: Sequence[Task]
-    settings_file: Path | None
+    load_before: float
     skipped: list[str] = field(default_factory=list)
 
+    def run(
+        self,
+        contenders: Sequence[Contender],
+        questions: Sequence[Question],
+        rounds: Sequence[Task] | None = None,
+    ) -> None:
+        """Let all contenders write all texts, the target alone first, and show and store a report,
+        by default among the results, by its date and command.
 
-@dataclass(frozen=True)
-class LineUp:
-    """Who competes, the target alone first.
+        rounds  what they write, without a choice of settings; None: the tasks, behind a choice
 
-    rounds  what they write, without a choice of settings; None: the tasks, behind a choice
-    """
+        Raises `typer.Exit` where a text of ours is not the target's own.
+        """
+        extent, tasks, console = self.extent, self.tasks, self.console
+        runner, pilot = Runner(console, self.skipped), []
+        chosen = {tasks[0].temperature: list(contenders)}
+        if rounds is None:
+            pilot = runner.try_settings(contenders, tasks, clock_of(extent.minutes / 2))
+            chosen = fastest_settings(pilot)
+        done = runner.run(chosen, of_phase("texts", rounds or tasks), clock_of(extent.minutes))
+        written = tasks if rounds else [completion.task for completion in done]
+        report = Report(
+            title=self.title,
+            conditions=conditions_of(self.pair, self.load_before, extent.prompts, tasks, written),
+            ratios=ratios(done, questions),
+            rows=summarise(done),
+            tried=summarise(pilot),
+            skipped=self.skipped,
+        )
+        console.print(report.markdown(), highlight=False, markup=False, soft_wrap=True)
+        moment = report.conditions["date"].replace(":", "").split("+")[0]
+        for path in report.store(extent.json_file or RESULTS / f"{moment}-{self.title}.json"):
+            console.print(str(path), highlight=False, soft_wrap=True)
+        for c in (*pilot, *done):
+            if c.contender.where != "peer" and c.contender.lossless and not c.equal:
+                text = f"prompt {c.task.prompt.id} at temperature {c.task.temperature:g}"
+                print(f"error: {c.contender} wrote another text for {text}", file=sys.stderr)
+        if not report.texts_are_equal:
+            raise typer.Exit(DIFFER)
 
-    contenders: Sequence[Contender]
-    questions: Sequence[Question]
-    rounds: Sequence[Task] | None = None
 
-
-def contest(title: str, extent: Extent, line_up: Callable[[Stage], LineUp]) -> None:
-    """Let all contenders write all texts, and report. Raises `typer.Exit`."""
+@contextmanager
+def contest(title: str, extent: Extent) -> Iterator[Contest]:
+    """Load both models and read the prompts. Raises `typer.Exit`."""
     load_before, console = round(os.getloadavg()[0], 2), Console()
     with said_in_one_line(), ExitStack() as stack:
         settings = load_settings(extent.settings_file)
         cache = settings.cache.model_copy(update={"slots": max(extent.slots, settings.cache.slots)})
         settings = settings.model_copy(update={"cache": cache})
-        tokenizer = Vocabulary.load(settings.target.path).tokenizer
-        template, _ = read_model(settings.target.path)
-        prompts = read_prompts(extent.prompts, tokenizer, extent.limit, template.render)
-        check_room(prompts, extent.max_tokens, settings.limits)
-        tasks = tasks_of(prompts, extent.temperatures or TEMPERATURES, extent.max_tokens)
-        settings = stack.enter_context(with_small_draft(settings))
+        tokenizer, tasks = read_tasks(settings, extent)
+        settings = stack.enter_context(_with_small_draft(settings))
         with console.status("loading both models"):
             pair = InProcess(settings, tokenizer)
-        stage = Stage(stack, pair, tokenizer, tasks, extent.settings_file)
-        who = line_up(stage)
-        runner = Runner(console, stage.skipped)
-        pilot = []
-        chosen = {tasks[0].temperature: list(who.contenders)}
-        if who.rounds is None:
-            pilot = runner.try_settings(who.contenders, tasks, clock_of(extent.minutes / 2))
-            chosen = fastest_settings(pilot)
-        texts = of_phase("texts", who.rounds or tasks)
-        completions = runner.run(chosen, texts, clock_of(extent.minutes))
-        written = tasks if who.rounds else [completion.task for completion in completions]
-        report = Report(
-            title=title,
-            conditions=conditions_of(pair, load_before, extent.prompts, tasks, written),
-            ratios=ratios(completions, who.questions),
-            rows=summarise(completions),
-            tried=summarise(pilot),
-            skipped=stage.skipped,
-        )
-    conclude(console, report, extent.json_file, [*pilot, *completions])
+        yield Contest(title, extent, console, stack, pair, tokenizer, tasks, load_before)
+
+
+def read_tasks(settings: Settings, extent: Extent) -> tuple[Tokenizer, list[Task]]:
+    """The target's tokenizer, and all texts to write. Raises `PromptsError` and what reading the
+    model's files raises."""
+    tokenizer = Vocabulary.load(settings.target.path).tokenizer
+    template, _ = read_model(settings.target.path)
+    prompts = read_prompts(extent.prompts, tokenizer, extent.limit, template.render)
+    check_room(prompts, extent.max_tokens, settings.limits)
+    return tokenizer, tasks_of(prompts, extent.temperatures or TEMPERATURES, extent.max_tokens)
 
 
 def tasks_of(
@@ -109,7 +125,7 @@ def tasks_of(
 
 
 @contextmanager
-def with_small_draft(settings: Settings) -> Iterator[Settings]:
+def _with_small_draft(settings: Settings) -> Iterator[Settings]:
     """Settings with a `draft_small`; if there is none and the draft is no GGUF file, one is cut."""
     small, draft = settings.draft_small, settings.draft
     if small.path.exists() or is_gguf(draft.path):

@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from bench import terminal
-from bench.contest import LineUp, Stage, contest
+from bench.contest import contest
 from bench.figures import Question
-from bench.line_up import line_up_in_process, line_up_served
 from bench.served import ServerError
-from bench.systems import SYSTEMS, systems_for
+from bench.systems import SYSTEMS, line_up_in_process, line_up_served, systems_for
 from card.speculation.pacing import PLAIN
 
 SystemName = Enum("SystemName", {name: name for name in SYSTEMS}, type=str)  # type: ignore[misc]
@@ -35,8 +34,10 @@ def family(
 ) -> None:
     """Measure the systems of the literature, each built from our parts, on the same weights."""
     wanted = {name.value for name in system or SystemName} | {PLAIN}
-
-    def line_up(stage: Stage) -> LineUp:
+    extent = terminal.Extent(
+        prompts, max_tokens, json_file, settings_file, limit, minutes, temperature
+    )
+    with contest("family", extent) as stage:
         possible = systems_for(stage.pair.settings)
         systems = {name: found for name, found in possible.items() if name in wanted}
         if without := sorted(wanted - systems.keys()):
@@ -44,16 +45,11 @@ def family(
         found = line_up_in_process(stage.stack, stage.pair, systems)
         far = {name: one for name, one in systems.items() if one.on_a_device}
         try:
-            found += line_up_served(stage.stack, stage.pair, stage.settings_file, far)
+            found += line_up_served(stage.stack, stage.pair, settings_file, far)
         except ServerError as error:
             stage.skipped.append(f"{', '.join(far)}: {error}")
         questions = [
             Question(name, f"{name}@grpc" if one.on_a_device else name, (PLAIN,))
             for name, one in systems.items()
         ]
-        return LineUp(found, questions)
-
-    extent = terminal.Extent(
-        prompts, max_tokens, json_file, settings_file, limit, minutes, temperature
-    )
-    contest("family", extent, line_up)
+        stage.run(found, questions)

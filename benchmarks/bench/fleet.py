@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import typer
@@ -22,8 +22,7 @@ from bench.terminal import PROMPTS, JsonFile, PromptsFile
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
 from fleet.conversation import Message, Turn, ask
-from fleet.router import Router
-from fleet.running import LOOK_S, Fleet, await_ready, fleet_of, running
+from fleet.running import LOOK_S, PORTS, Fleet, Router, fleet_of, running
 from loading.supervised import reserved_ports
 
 POLICIES = ("cache_aware", "round_robin")
@@ -56,22 +55,16 @@ def fleet(
     load = os.getloadavg()[0]
     tokenizer = Vocabulary.load(load_settings().target.path).tokenizer
     texts = [prompt.text for prompt in read_prompts(prompts, tokenizer)]
-    with tempfile.TemporaryDirectory() as logs, reserved_ports(4) as ports:
-        made = fleet_of(replicas, ports[0], first_port, Path(logs), POLICIES[0])
-        other = replace(
-            made.router, port=ports[1], metrics_port=ports[2], policy=POLICIES[1],
-            log=Path(logs) / "other-router.log",
-        )  # fmt: skip
-        with running(made):
-            other.start()
-            try:
-                await_ready(other)
-                while not all(replica.is_settled() for replica in made.replicas):
-                    time.sleep(LOOK_S)
-                found = _contest(made, other, texts, conversations, turns, at_once, max_tokens)
-            finally:
-                other.stop()
-                other.wait()
+    with tempfile.TemporaryDirectory() as name, reserved_ports(3) as ports:
+        logs, of_replicas = Path(name), range(first_port, first_port + len(PORTS) * replicas + 1)
+        made = fleet_of(replicas, ports[0], of_replicas, logs, POLICIES[0])
+        urls, log = made.router.replicas, logs / "other-router.log"
+        other = Router(urls, ports[1], ports[2], log, POLICIES[1])
+        with running(made), running(Fleet([], other)):
+            while not all(replica.is_settled() for replica in made.replicas):
+                time.sleep(LOOK_S)
+            routers = made.router, other
+            found = _contest(routers, texts, conversations, turns, at_once, max_tokens)
     told = {policy: _figures(result, seconds) for policy, (result, seconds) in found.items()}
     print(_table(told, turns))
     if json_file is not None:
@@ -85,8 +78,7 @@ def fleet(
 
 
 def _contest(
-    made: Fleet,
-    other: Router,
+    routers: Sequence[Router],
     texts: Sequence[str],
     conversations: int,
     turns: int,
@@ -95,21 +87,21 @@ def _contest(
 ) -> dict[str, tuple[list[Conversation], float]]:
     """By policy its conversations and the seconds that it took; the policies take turns, so that
     what else the machine does meets both."""
-    found: dict[str, tuple[list[Conversation], float]] = {}
+    found: dict[str, tuple[list[Conversation], float]] = {
+        router.policy: ([], 0.0) for router in routers
+    }
     for begin in range(0, conversations, at_once):
-        for router in (made.router, other):
+        numbers = range(begin, min(begin + at_once, conversations))
+        for router in routers:
+            before, spent_s = found[router.policy]
             began = time.monotonic()
             with ThreadPoolExecutor(at_once) as pool:
-                done = list(
-                    pool.map(
-                        lambda number, router=router: _converse(
-                            router, number, texts, turns, max_tokens
-                        ),
-                        range(begin, min(begin + at_once, conversations)),
-                    )
-                )
-            before, seconds = found.get(router.policy, ([], 0.0))
-            found[router.policy] = before + done, seconds + time.monotonic() - began
+                done = [
+                    pool.submit(_converse, router, number, texts, turns, max_tokens)
+                    for number in numbers
+                ]
+                before += [one.result() for one in done]
+            found[router.policy] = before, spent_s + time.monotonic() - began
     return found
 
 
@@ -119,51 +111,49 @@ def _converse(
     """One conversation; its first words are its own, so that no policy finds what another left."""
     messages: list[Message] = []
     told = Conversation()
+
+    def answered(chat: Sequence[Message], tokens: int) -> Turn:
+        turn = ask(router.url, chat, tokens)
+        if turn.problem is not None:
+            raise RuntimeError(f"a turn was not answered: {turn.problem}")
+        return turn
+
     for place in range(turns):
         first = number * (turns + OPENING_TEXTS) + place + (OPENING_TEXTS if place else 0)
         count = 1 if place else OPENING_TEXTS
         text = "\n\n".join(texts[at % len(texts)] for at in range(first, first + count))
         opening = f"Conversation {number} by {router.policy}. " if not place else ""
         messages.append({"role": "user", "content": f"{opening}{text}"})
-        turn = _answered(ask(router.url, messages, max_tokens))
+        turn = answered(messages, max_tokens)
         told.turns.append(turn)
         if place + 1 == COLD_TURN:
             begins = {"role": "user", "content": f"Cold. {messages[0]['content']}"}
-            told.cold = _answered(ask(router.url, [begins, *messages[1:]], 1))
+            told.cold = answered([begins, *messages[1:]], 1)
         messages.append({"role": "assistant", "content": turn.text})
     return told
-
-
-def _answered(turn: Turn) -> Turn:
-    if turn.problem is not None:
-        raise RuntimeError(f"a turn was not answered: {turn.problem}")
-    return turn
 
 
 def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str, Any]:
     """Medians by turn, and totals."""
     by_turn = list(zip(*(one.turns for one in conversations), strict=True))
-    prompt = sum(turn.prompt_tokens for one in conversations for turn in one.turns[1:])
-    cached = sum(turn.cached_tokens for one in conversations for turn in one.turns[1:])
+    every = [turn for one in conversations for turn in one.turns]
+    later = [turn for one in conversations for turn in one.turns[1:]]
+    prompt = sum(turn.prompt_tokens for turn in later)
     cold = [one.cold.first_token_s for one in conversations if one.cold is not None]
     moves = [
-        later.replica != earlier.replica
+        after.replica != before.replica
         for one in conversations
-        for earlier, later in itertools.pairwise(one.turns)
+        for before, after in itertools.pairwise(one.turns)
     ]
-    tokens = sum(turn.completion_tokens for one in conversations for turn in one.turns)
     return {
         "conversations": len(conversations),
         "first_token_ms": [
-            round(1e3 * statistics.median(turn.first_token_s for turn in turns), 1)
-            for turns in by_turn
+            round(1e3 * median(turn.first_token_s for turn in turns), 1) for turns in by_turn
         ],
-        "prompt_tokens": [
-            round(statistics.median(turn.prompt_tokens for turn in turns)) for turns in by_turn
-        ],
-        "cold_first_token_ms": round(1e3 * statistics.median(cold), 1) if cold else None,
-        "tokens_per_s": round(tokens / seconds, 1),
-        "kept_share": round(cached / prompt, 3) if prompt else 0.0,
+        "prompt_tokens": [round(median(turn.prompt_tokens for turn in turns)) for turns in by_turn],
+        "cold_first_token_ms": round(1e3 * median(cold), 1) if cold else None,
+        "tokens_per_s": round(sum(turn.completion_tokens for turn in every) / seconds, 1),
+        "kept_share": round(sum(t.cached_tokens for t in later) / prompt, 3) if prompt else 0.0,
         "moved_turns": sum(moves),
         "turns_that_could_move": len(moves),
     }
@@ -171,20 +161,15 @@ def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str,
 
 def _table(told: dict[str, dict[str, Any]], turns: int) -> str:
     """In Markdown."""
-    columns = [f"turn {place + 1}" for place in range(turns)]
+    columns = ["policy", *(f"turn {place + 1}" for place in range(turns))]
     columns += [f"turn {COLD_TURN} cold", "tokens/s", "kept", "moved"]
-    lines = ["| policy | " + " | ".join(columns) + " |", "| --- |" + " --- |" * len(columns)]
+    rows = [columns, ["---"] * len(columns)]
     for policy, figures in told.items():
-        cells = [*(f"{ms:.0f} ms" for ms in figures["first_token_ms"])]
         cold = figures["cold_first_token_ms"]
-        cells += [
-            "" if cold is None else f"{cold:.0f} ms",
-            f"{figures['tokens_per_s']}",
-            f"{figures['kept_share']:.0%}",
-        ]
-        cells += [f"{figures['moved_turns']} of {figures['turns_that_could_move']}"]
-        lines.append(f"| {policy} | " + " | ".join(cells) + " |")
+        rows.append([policy, *(f"{ms:.0f} ms" for ms in figures["first_token_ms"])])
+        rows[-1] += ["" if cold is None else f"{cold:.0f} ms", str(figures["tokens_per_s"])]
+        rows[-1] += [f"{figures['kept_share']:.0%}"]
+        rows[-1] += [f"{figures['moved_turns']} of {figures['turns_that_could_move']}"]
     prompt = next(iter(told.values()))["prompt_tokens"]
-    cells = [*map(str, prompt), "", "", "", ""]
-    lines.append("| tokens of the prompt | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    rows.append(["tokens of the prompt", *map(str, prompt), "", "", "", ""])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -28,6 +28,7 @@ from bench.runner import Contender, ContenderError
 from card.cores import usable_cores
 from card.engines.processor import resolve_dtype
 from card.settings import REPOSITORY_ROOT
+from environments import QUIETLY, EnvironmentFailedError, installed, last_lines, run
 
 _REQUIREMENTS = REPOSITORY_ROOT / "requirements"
 _ANSWER_S = 300.0
@@ -144,7 +145,7 @@ class Worker:
             stdout=self._log,
             stderr=self._log,
             pass_fds=(theirs,),
-            env=_ENVIRONMENT if environment is None else environment,
+            env=QUIETLY if environment is None else environment,
         )
         os.close(theirs)
         try:
@@ -194,7 +195,7 @@ class Worker:
         line = self._answers.readline()
         if not line:
             self._log.seek(0)
-            said = _last_lines(self._log.read().decode(errors="replace"))
+            said = last_lines(self._log.read().decode(errors="replace"))
             raise PeerError(f"{self._name}: the worker ended: {said}")
         content: dict[str, Any] = json.loads(line)
         return content
@@ -213,26 +214,16 @@ class Worker:
 
 
 def install(peer: Peer) -> Path:
-    """The environment's interpreter; made when its requirements have changed."""
-    home = peer.home / peer.name
-    python, stamp = home / "bin" / "python", home / "installed"
+    """The environment's interpreter. Raises `PeerError`."""
+    if not peer.requirements:
+        return Path(sys.executable)
     whole, bare = (
         [_REQUIREMENTS / name for name in names] for names in (peer.requirements, peer.bare)
     )
-    if not whole:
-        return Path(sys.executable)
-    wanted = sys.version + "".join(file.read_text() for file in (*whole, *bare))
-    if stamp.is_file() and stamp.read_text() == wanted:
-        return python
-    what = f"{peer.name} cannot be installed"
-    _run([sys.executable, "-m", "venv", "--clear", str(home)], what)
-    install = [str(python), "-m", "pip", "install", "--quiet", "--no-input", "--only-binary=:all:"]
-    for files, options in ((whole, []), (bare, ["--no-deps"])):
-        named = [part for file in files for part in ("--requirement", str(file))]
-        if named:
-            _run([*install, *options, *named], what)
-    stamp.write_text(wanted)
-    return python
+    try:
+        return installed(peer.home / peer.name, whole, bare)
+    except EnvironmentFailedError as error:
+        raise PeerError(f"{peer.name} cannot be installed: {error}") from error
 
 
 def convert(peer: Peer, python: Path, model: Path, target: Path) -> Path:
@@ -246,22 +237,10 @@ def convert(peer: Peer, python: Path, model: Path, target: Path) -> Path:
     converted = peer.home / "converted" / f"{model.stem}-{content.hexdigest()[:16]}"
     stamp = converted / "converted"
     if not stamp.is_file():
-        what = f"{model.name} cannot be converted for {peer.name}"
-        _run([str(python), str(script), str(model), str(converted), str(target)], what)
+        try:
+            run([str(python), str(script), str(model), str(converted), str(target)])
+        except EnvironmentFailedError as error:
+            what = f"{model.name} cannot be converted for {peer.name}"
+            raise PeerError(f"{what}: {error}") from error
         stamp.touch()
     return converted
-
-
-_ENVIRONMENT = {**os.environ, "CI": "true"}
-"""OpenVINO sends no telemetry where CI is set."""
-
-
-def _run(command: Sequence[str], what: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_ENVIRONMENT)
-    if done.returncode:
-        raise PeerError(f"{what}: {_last_lines(done.stderr)}")
-
-
-def _last_lines(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return " ".join(lines[-3:]) or "no reason given"

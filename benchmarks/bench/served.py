@@ -1,4 +1,8 @@
-"""A real server, started through the supervisor, and the client that speaks to it."""
+"""A real server, started through the supervisor, and those who ask it: a client, a drafting device.
+
+SLED's device does what `card-client edge` does, and keeps its model from text to text. Every byte
+between the device and the server takes `DEVICE_DELAY_S` more, each way.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,34 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack, aclosing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import (
+    AsyncExitStack,
+    ExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from bench.engines import let_torch_use
 from bench.measurement import Measurement, Task, draft_counts, slot_counts
+from bench.runner import ContenderError
 from card.cache import Pool
+from card.cores import usable_cores
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
-from card_client import CardClient, Delta, GenerateRequest
+from card_client import CardClient, CardError, Delta, GenerateRequest
+from card_client.edge import TransformersModel, stream
 from loading.service import running_service
-from loading.supervised import SupervisorEndedError, last_words
+from loading.supervised import ProcessEndedError, last_words
+
+DEVICE_DELAY_S = 0.02
+_CHUNK = 1 << 16
 
 
 class ServerError(RuntimeError):
@@ -90,7 +108,7 @@ def serving(settings: Settings, settings_file: Path | None) -> Iterator[Server]:
         log = Path(stack.enter_context(tempfile.TemporaryDirectory()), "service.log")
         try:
             service = stack.enter_context(running_service(settings, settings_file, log, variables))
-        except SupervisorEndedError as error:
+        except ProcessEndedError as error:
             with log.open("rb") as said:
                 raise ServerError(f"{error}\n{last_words(said)}") from error
         server_pid = service.processes()["tritonserver"]
@@ -103,3 +121,75 @@ def serving(settings: Settings, settings_file: Path | None) -> Iterator[Server]:
         client = CardClient(service.grpc)
         stack.callback(lambda: loop.run_until_complete(client.close()))
         yield Server(service.grpc, client, loop, pool)
+
+
+Device = Callable[[Task, str, int], Measurement]
+"""Writes one text by a pacing and so many draft tokens. Raises `ContenderError` if the server is
+gone."""
+
+
+@contextmanager
+def device(draft: Path, server: Server) -> Iterator[Device]:
+    """A device with this model, which keeps its connection. Raises `ServerError` if the model
+    cannot be loaded."""
+    from transformers.utils.logging import disable_progress_bar  # seconds to import
+
+    disable_progress_bar()
+    try:
+        model = TransformersModel.load(draft)
+    except CardError as error:
+        raise ServerError(str(error)) from error
+    run, stack = server.loop.run_until_complete, AsyncExitStack()
+
+    def complete(task: Task, decoding: str, gamma: int) -> Measurement:
+        let_torch_use(usable_cores())
+        deltas = stream(client, request_of(task, decoding), model, ahead=gamma, whole=True)
+        try:
+            return replace(run(streamed(deltas)), counts=server.last_counts())
+        except CardError as error:
+            raise ContenderError(f"the device: {error}") from error
+
+    try:
+        proxy = run(stack.enter_async_context(delaying_proxy(server.address, DEVICE_DELAY_S)))
+        client = run(stack.enter_async_context(CardClient(proxy)))
+        yield complete
+    finally:
+        run(stack.aclose())
+
+
+@asynccontextmanager
+async def delaying_proxy(address: str, delay_s: float) -> AsyncIterator[str]:
+    """A TCP proxy that delays every byte, each way, as a network does. Yields its address in front
+    of `address`, both as host:port."""
+    host, _, port = address.rpartition(":")
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            task = asyncio.create_task(_carry(source, sink, delay_s))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _carry(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay_s: float
+) -> None:
+    """Each chunk `delay_s` after it came; the delay is the same for all, so they stay in order."""
+    loop = asyncio.get_running_loop()
+    try:
+        with suppress(ConnectionError):
+            while chunk := await reader.read(_CHUNK):
+                loop.call_later(delay_s, writer.write, chunk)
+            await asyncio.sleep(delay_s)
+    finally:
+        loop.call_later(0.0, writer.close)

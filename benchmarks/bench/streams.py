@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from bench import terminal
-from bench.contest import LineUp, Stage, contest, tasks_of
+from bench.contest import contest, tasks_of
 from bench.figures import Question
 from bench.in_process import InProcess, Loops, Text
 from bench.measurement import Measurement, Task
@@ -45,7 +45,11 @@ def streams(
     """Measure many streams at once."""
     counts = sorted(set(count or COUNTS))
 
-    def line_up(stage: Stage) -> LineUp:
+    extent = terminal.Extent(
+        prompts, max_tokens, json_file, settings_file, texts, temperatures=[temperature],
+        slots=max(counts),
+    )  # fmt: skip
+    with contest("streams", extent) as stage:
         few = itertools.cycle(stage.tasks)
         written = list(itertools.islice(few, max(texts, *counts)))
         loops = stage.stack.enter_context(stage.pair.beside())
@@ -65,13 +69,7 @@ def streams(
         ]
         # One run of all texts counts as one text.
         rounds = [Prompt(f"run {number + 1}", "", ()) for number in range(repeats)]
-        return LineUp(contenders, questions, tasks_of(rounds, [temperature], max_tokens))
-
-    extent = terminal.Extent(
-        prompts, max_tokens, json_file, settings_file, texts, temperatures=[temperature],
-        slots=max(counts),
-    )  # fmt: skip
-    contest("streams", extent, line_up)
+        stage.run(contenders, questions, tasks_of(rounds, [temperature], max_tokens))
 
 
 def _contender(

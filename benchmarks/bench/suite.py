@@ -8,11 +8,10 @@ from typing import Annotated
 import typer
 
 from bench import terminal
-from bench.contest import LineUp, Stage, contest
+from bench.contest import contest
 from bench.figures import Question
-from bench.line_up import line_up_in_process, line_up_served
 from bench.peers import PEERS, PeerError, line_up_peer
-from bench.systems import SYSTEMS
+from bench.systems import SYSTEMS, line_up_in_process, line_up_served
 from bench.vllm_peer import ALONE, line_up_vllm
 from bench.vllm_peer import SYSTEMS as VLLM_SYSTEMS
 from card.speculation.pacing import PACINGS, PLAIN
@@ -57,11 +56,13 @@ def suite(
 ) -> None:
     """Measure our systems and their peers, interleaved in one run on the same weights."""
     names = [name.value for name in peer] if peer else [*PEERS, ALONE]
-
-    def line_up(stage: Stage) -> LineUp:
+    extent = terminal.Extent(
+        prompts, max_tokens, json_file, settings_file, limit, minutes, temperature
+    )
+    with contest("suite", extent) as stage:
         found = line_up_in_process(stage.stack, stage.pair, _OURS)
         served = {name: SYSTEMS[name] for name in (PLAIN, "auto")} if grpc else {}
-        found += line_up_served(stage.stack, stage.pair, stage.settings_file, served)
+        found += line_up_served(stage.stack, stage.pair, settings_file, served)
         for name in names if peers else ():
             if name == ALONE:
                 found += line_up_vllm(stage.stack, stage.pair, stage.tokenizer, stage.skipped)
@@ -71,9 +72,4 @@ def suite(
                 found += stage.stack.enter_context(there)
             except PeerError as error:
                 stage.skipped.append(str(error))
-        return LineUp(found, QUESTIONS)
-
-    extent = terminal.Extent(
-        prompts, max_tokens, json_file, settings_file, limit, minutes, temperature
-    )
-    contest("suite", extent, line_up)
+        stage.run(found, QUESTIONS)

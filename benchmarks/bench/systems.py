@@ -1,20 +1,25 @@
-"""The family: systems of the literature, each as settings of ours (`benchmarks/README.md`)."""
+"""The family: systems of the literature, each as settings of ours (`benchmarks/README.md`), and who
+competes: every system, in process or through a server, with the settings that are tried."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from bench.in_process import InProcess, Loops
+from bench.measurement import Measurement, Task
+from bench.runner import Contender
+from bench.served import Device, device, serving
+from card.cores import usable_cores
 from card.settings import GUESTS, Settings
 from card.speculation.acceptance import RULES
 from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 from card.speculation.sources import WITHOUT_DRAFT
-
-DEVICE_DELAY_S = 0.02
-"""What a byte takes between a device that drafts and its server, each way, besides."""
 
 
 @dataclass(frozen=True)
@@ -110,3 +115,94 @@ def systems_for(settings: Settings) -> dict[str, System]:
 
 def _step_by_step(system: System) -> System:
     return replace(system, speculation={"drafter": "tree", **system.speculation})
+
+
+def line_up_in_process(
+    stack: ExitStack, pair: InProcess, systems: Mapping[str, System]
+) -> list[Contender]:
+    """Each system as its pacing runs best; `stack` ends what they run on.
+
+    Systems of equal settings share a draft's process.
+    """
+    open_loops: list[tuple[Mapping[str, Any], Loops]] = []
+
+    def beside(speculation: Mapping[str, Any]) -> Loops:
+        for settings, loops in open_loops:
+            if settings == speculation:
+                return loops
+        open_loops.append((speculation, stack.enter_context(pair.beside(**speculation))))
+        return open_loops[-1][1]
+
+    found: list[Contender] = []
+    for name, system in systems.items():
+        pacing, width = PACINGS[system.decoding], system.speculation.get("width", 1)
+        if system.on_a_device:
+            continue
+        if pacing.queries and not pacing.parallel:
+            # In one process, where the model that runs has all threads.
+            loops_of = stack.enter_context(pair.alternating(**system.speculation))
+            found += [
+                _contender(name, system, pair, loops_of(gamma, width), gamma, usable_cores())
+                for gamma in system.gammas
+            ]
+        elif pacing.waits:
+            room = pair.room_for(pacing.chunk(max(system.gammas)), width)
+            loops = stack.enter_context(pair.beside(**{**room, **system.speculation}))
+            found += [_contender(name, system, pair, loops, gamma=gamma) for gamma in system.gammas]
+        else:
+            found.append(_contender(name, system, pair, beside(system.speculation)))
+    return found
+
+
+def _contender(
+    name: str,
+    system: System,
+    pair: InProcess,
+    loops: Loops,
+    gamma: int | None = None,
+    threads: int | None = None,
+) -> Contender:
+    """threads  None: those of the settings"""
+    pacing, count = PACINGS[system.decoding], threads or pair.settings.target.threads
+
+    def complete(task: Task) -> Measurement:
+        return loops.complete(
+            task, system.decoding, threads=count, gamma=gamma or 1, acceptance=system.acceptance
+        )
+
+    rows = pair.rows if pacing.queries else 1
+    if gamma is not None:
+        rows = pair.rows_for(pacing.chunk(gamma))
+    return Contender(name, "in_process", rows, gamma, lossless=system.lossless, complete=complete)
+
+
+def line_up_served(
+    stack: ExitStack,
+    pair: InProcess,
+    settings_file: Path | None,
+    systems: Mapping[str, System],
+) -> list[Contender]:
+    """The systems behind a server, which `stack` stops; those that draft on a device have one.
+
+    Raises `ServerError`.
+    """
+    if not systems:
+        return []
+    server = stack.enter_context(serving(pair.settings, settings_file))
+    far: Device | None = None
+    if any(system.on_a_device for system in systems.values()):
+        far = stack.enter_context(device(pair.settings.draft.path, server))
+
+    def served(name: str, system: System, gamma: int | None) -> Contender:
+        def complete(task: Task) -> Measurement:
+            if far is not None and gamma is not None:
+                return far(task, system.decoding, gamma)
+            return server.complete(task, system.decoding)
+
+        return Contender(name, "grpc", pair.rows, gamma, complete=complete)
+
+    return [
+        served(name, system, gamma)
+        for name, system in systems.items()
+        for gamma in (system.gammas if system.on_a_device else (None,))
+    ]

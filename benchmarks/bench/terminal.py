@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from bench.prompts import PromptsError
-from bench.report import Report
-from bench.runner import Completion, ContenderError
+from bench.runner import ContenderError
 from bench.served import ServerError
 from card.cache import PoolError
 from card.engines import EngineError
@@ -26,7 +24,7 @@ from card_client.chat_template import ChatTemplateError
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
 RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
 TEMPERATURES = (0.0, 0.8)
-_DIFFER, _LACKING, _INTERRUPTED = 1, 2, 130
+DIFFER, _LACKING, _INTERRUPTED = 1, 2, 130
 """Exit codes: texts differ, something is missing or wrong, Ctrl-C."""
 _REFUSALS = (
     SettingsError, PromptsError, ChatTemplateError, EngineError, PoolError, ContenderError,
@@ -99,25 +97,6 @@ class Extent:
     minutes: float = 60.0
     temperatures: Sequence[float] | None = None
     slots: int = 1
-
-
-def conclude(
-    console: Console, report: Report, json_file: Path | None, completions: Sequence[Completion]
-) -> None:
-    """Show and store a report, by default among the results, by its date and command.
-
-    Raises `typer.Exit` where a text of ours is not the target's own.
-    """
-    console.print(report.markdown(), highlight=False, markup=False, soft_wrap=True)
-    moment = report.conditions["date"].replace(":", "").split("+")[0]
-    for path in report.store(json_file or RESULTS / f"{moment}-{report.title}.json"):
-        console.print(str(path), highlight=False, soft_wrap=True)
-    for c in completions:
-        if c.contender.where != "peer" and c.contender.lossless and not c.equal:
-            text = f"prompt {c.task.prompt.id} at temperature {c.task.temperature:g}"
-            print(f"error: {c.contender} wrote another text for {text}", file=sys.stderr)
-    if not report.texts_are_equal:
-        raise typer.Exit(_DIFFER)
 
 
 @contextmanager

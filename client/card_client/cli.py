@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from card_client.chat_template import Conversation, RawConversation, TemplateConversation
 from card_client.client import CardClient
-from card_client.conversation import Conversation, RawConversation, TemplateConversation
 from card_client.display import Tally, TextPrinter, health_view
 from card_client.edge import DEFAULT_AHEAD, LONGEST_CHAIN, TransformersModel, stream
 from card_client.errors import CardError, invalid

@@ -19,10 +19,9 @@ from tritonclient.grpc import InferResult
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
-from card_client.channel import channel_options
+from card_client.channel import FIRST_S, channel_options, only, responses_of
 from card_client.chat_template import ChatTemplate, template_of
 from card_client.errors import CardError, call_error, invalid, server_error
-from card_client.exchange import FIRST_S, only, responses_of
 from card_client.health import Health, probe
 from card_client.wire import (
     Completion,

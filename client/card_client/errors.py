@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 
 import grpc
 from tritonclient.utils import InferenceServerException
-
-from card_client.channel import is_here
 
 CODES = frozenset(code.name for code in grpc.StatusCode)
 
@@ -118,6 +117,15 @@ def status_error(
         limit = "in time" if timeout_s is None else f"within {timeout_s:g} s"
         return CardError(code, f"{address} did not complete the answer {limit}; allow more time")
     return server_error(details or f"{address} ended the call with {code}", fallback=code)
+
+
+def is_here(address: str) -> bool:
+    """Whether the address is one of this machine's own, for itself alone."""
+    host = address.rsplit("/", 1)[-1].rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _proxy_hint(address: str) -> str:

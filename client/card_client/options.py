@@ -13,8 +13,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from card_client.chat_template import SYSTEM
 from card_client.client import CardClient, Tls
-from card_client.conversation import SYSTEM
 from card_client.wire import INPUTS, GenerateRequest, Tensor
 
 DEFAULT_MAX_TOKENS = 128

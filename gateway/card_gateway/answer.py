@@ -8,10 +8,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from card_gateway.figures import Usage
 from card_gateway.generation import Piece
-from card_gateway.scores import Scores, Told
-from card_gateway.tokens import TraceTexts
-from card_gateway.usage import Usage
+from card_gateway.tokens import Scores, Told, TraceTexts
 
 Json = dict[str, Any]
 

@@ -12,10 +12,9 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
 from card_client import CardError
-from card_gateway.admission import PROBED, LimitRequests, RequireHost, RequireKey
 from card_gateway.errors import answer_error
 from card_gateway.figures import CountAnswers
-from card_gateway.identity import HEADER, NameRequest
+from card_gateway.layers import HEADER, PROBED, LimitRequests, NameRequest, RequireHost, RequireKey
 from card_gateway.page import add_page
 from card_gateway.routes import Gateway, Routes
 

@@ -18,16 +18,18 @@ from card_gateway.limits import (
     MOST_MESSAGES,
     MOST_PROMPT_TOKENS,
     MOST_TOKENS,
+    NOT_OFFERED,
+    OF_COMPLETIONS,
+    TOOLS,
     AtMost,
     Few,
     Tools,
 )
 from card_gateway.messages import Message
-from card_gateway.neutral import NOT_OFFERED, OF_COMPLETIONS, TOOLS
 from card_gateway.sampling import SamplingBody, Text, TokenId
 from card_gateway.structured import Guide
 from card_gateway.tools.definitions import Tool, ToolChoice, ToolUse, tool_use
-from card_gateway.tools.grammar import calls_or_json_grammar, grammar_of
+from card_gateway.tools.written import calls_or_json_grammar, grammar_of
 
 DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's, for a completion that names no limit; a chat then has the server's own."""

@@ -15,10 +15,10 @@ from starlette.types import Receive, Scope, Send
 from card_client import CardError
 from card_gateway.answer import Answer
 from card_gateway.errors import from_triton
+from card_gateway.figures import Usage
 from card_gateway.generation import Piece
 from card_gateway.reading import Workers
 from card_gateway.sampling import SamplingBody
-from card_gateway.usage import Usage
 
 _WRITER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 DONE = b"data: [DONE]\n\n"

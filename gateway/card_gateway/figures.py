@@ -1,6 +1,6 @@
-"""What one gateway counts of what goes through it, for `GET /metrics`.
+"""What answers take, for each answer and for `GET /metrics`.
 
-The names are those of vLLM, for which dashboards exist. The server counts for itself.
+The names of the metrics are those of vLLM, for which dashboards exist. The server has its own.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from itertools import zip_longest
+from typing import Any, Literal
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,7 +24,78 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from card_gateway.generation import Piece
-from card_gateway.usage import Usage
+
+
+class Usage:
+    """Of all texts of one answer so far.
+
+    per_prompt  texts that are generated for each prompt, which counts once
+    """
+
+    def __init__(self, per_prompt: int = 1) -> None:
+        self._per_prompt = per_prompt
+        self._last: dict[int, Piece] = {}
+
+    def note(self, piece: Piece) -> None:
+        """Counts of a piece are totals of its text so far."""
+        self._last[piece.index] = piece
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(last.prompt_tokens for last in self._by_prompt.values())
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens with KV that the server had kept."""
+        return sum(last.cached_tokens for last in self._by_prompt.values())
+
+    @property
+    def _by_prompt(self) -> dict[int, Piece]:
+        """Of each prompt the piece of its first text: for the others its KV was kept."""
+        latest = sorted(self._last.items(), reverse=True)
+        return {index // self._per_prompt: last for index, last in latest}
+
+    @property
+    def completion_tokens(self) -> int:
+        return self.total("completion_tokens")
+
+    def total(
+        self,
+        name: Literal["completion_tokens", "steps", "drafts", "drafted", "accepted", "foreign"],
+    ) -> int:
+        """Of all texts, a count of `Piece`."""
+        return sum(getattr(last, name) for last in self._last.values())
+
+    @property
+    def accepted_at(self) -> list[int]:
+        """Accepted candidates by place: the first of all passes, the second ones, and so on."""
+        histograms = (last.accepted_at for last in self._last.values())
+        return [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
+
+    def as_json(self) -> dict[str, Any]:
+        """OpenAI's object, and in `speculation` what it has no name for; without either where the
+        server does not tell."""
+        found: dict[str, Any] = {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+        if steps := self.total("steps"):
+            drafted, accepted = self.total("drafted"), self.total("accepted")
+            found["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+            found["completion_tokens_details"] = {
+                "accepted_prediction_tokens": accepted,
+                "rejected_prediction_tokens": drafted - accepted,
+            }
+            found["speculation"] = {
+                "drafted": drafted,
+                "accepted": accepted,
+                "steps": steps,
+                "tokens_per_step": round(self.completion_tokens / steps, 3),
+                "foreign": self.total("foreign"),
+            }
+        return found
+
 
 # Each counter would have the time of its making beside it.
 disable_created_metrics()  # type: ignore[no-untyped-call]

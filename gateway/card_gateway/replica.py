@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 ANSWER_S = 2.0
 FRESH_S = 0.2
-"""A page this old is told again: a picker asks twenty times a second, and the server renews its
+"""An older page is read anew: a picker asks twenty times a second, and the server renews its
 figures four times a second."""
 
 _PAST_PROXIES = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -18,32 +18,30 @@ from card_gateway.answer import Answer, ChatAnswer, CompletionAnswer
 from card_gateway.body import ChatBody, CompletionBody
 from card_gateway.errors import ApiError, refused
 from card_gateway.events import EventStream, answer_events, json_in_steps
-from card_gateway.figures import Figures
+from card_gateway.figures import Figures, Usage
 from card_gateway.generation import (
     Piece,
+    Pieces,
     begin,
+    best,
     gather,
     generate,
     prompt_alone,
+    side_by_side,
     unless_client_leaves,
 )
-from card_gateway.identity import identifier_of, traced
+from card_gateway.layers import identifier_of, traced
 from card_gateway.operations import Operations
 from card_gateway.reading import SMALL_BYTES, Workers, body_of, parsed
 from card_gateway.replica import Replica
-from card_gateway.responses.body import ResponseBody
-from card_gateway.responses.memory import ItemMemory
-from card_gateway.responses.output import ResponseAnswer
-from card_gateway.responses.refusal import fields_renamed
-from card_gateway.responses.stream import response_events
+from card_gateway.responses.body import ResponseBody, fields_renamed
+from card_gateway.responses.items import ItemMemory
+from card_gateway.responses.output import ResponseAnswer, response_events
 from card_gateway.sampling import SamplingBody
-from card_gateway.scores import Scores
-from card_gateway.several import Pieces, best, side_by_side
 from card_gateway.template import prompt_of, read_model
-from card_gateway.tokens import TokenTexts, TraceTexts
+from card_gateway.tokens import Scores, TokenTexts, TraceTexts
 from card_gateway.tools.answer import CallingAnswer, with_calls
-from card_gateway.tools.refusal import tools_named
-from card_gateway.usage import Usage
+from card_gateway.tools.written import tools_named
 
 Calling = TypeVar("Calling", ChatBody, ResponseBody)
 """A request that may have tools."""

@@ -20,12 +20,13 @@ from card_gateway.limits import (
     MOST_FIELDS,
     MOST_TEXTS,
     MOST_TOKENS,
+    NOT_OFFERED,
     AtMost,
     Few,
     Talk,
+    without_what_asks_for_nothing,
 )
 from card_gateway.messages import Part, TextPart, text_of
-from card_gateway.neutral import NOT_OFFERED, without_what_asks_for_nothing
 from card_gateway.structured import GuidedFields, NvExt
 from card_gateway.tools.definitions import ToolUse
 

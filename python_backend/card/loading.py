@@ -118,8 +118,9 @@ def _load_head(settings: Settings) -> Engine:
         pending=settings.cache.nodes,
         threads=draft.threads,
     )
+    compiled = choose_engine(settings, draft) == "openvino"
     with phase("read", draft.path):
-        head = load_head(draft.path, target.path, options)
+        head = load_head(draft.path, target.path, options, compiled=compiled)
     with phase("measure passes", draft.path), head.supposed_states():
         head.know_costs(measure_row_costs(head))
     per_token = 2 * len(settings.draft.taps) * read_architecture(target.path).hidden

@@ -68,12 +68,6 @@ def stages() -> dict[str, Stage]:
     return found
 
 
-def models_of_the_cpu_image() -> Path:
-    """Where that image has the chat pair."""
-    (copied,) = (value for value in stages()["cpu"].all("COPY") if "--from=chat-pair" in value)
-    return Path(copied.split()[-1])
-
-
 def imported_packages(package: Path) -> set[str]:
     """Top-level names of everything that a package imports, wherever it does, but its own and the
     standard library's."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
 from compose_file import Service, mounts, ports, seconds, services
@@ -29,13 +27,6 @@ def triton(name: str) -> Service:
 @pytest.fixture
 def settings(name: str) -> Settings:
     return load_settings(folder(OVERLAY[name]) / "settings.yaml")
-
-
-def test_models_and_settings_are_mounted_read_only(name: str, triton: Service) -> None:
-    assert mounts(triton) == {
-        "/models": (Path("models"), True),
-        "/etc/card/settings.yaml": (folder(OVERLAY[name]) / "settings.yaml", True),
-    }
 
 
 def test_container_has_the_ports_memory_time_and_devices_of_its_settings(
@@ -80,18 +71,3 @@ def test_prometheus_scrapes_triton_and_the_supervisor(triton: Service, settings:
     wanted = (settings.serving.metrics_port, settings.serving.health_port)
     assert static["targets"] == [f"triton:{port}" for port in wanted]
     assert triton["networks"]["default"]["aliases"] == ["triton"]
-
-
-def test_grafana_finds_prometheus_and_the_dashboards() -> None:
-    provisioning = REPOSITORY_ROOT / "deploy/grafana/provisioning"
-    mounted = mounts(services()["grafana"])
-    assert mounted["/etc/grafana/provisioning"] == (provisioning, True)
-    text = (provisioning / "datasources/prometheus.yml").read_text(encoding="utf-8")
-    (source,) = yaml.safe_load(text)["datasources"]
-    host, port = source["url"].removeprefix("http://").split(":")
-    assert int(port) in ports(services()[host])
-    text = (provisioning / "dashboards/card.yml").read_text(encoding="utf-8")
-    (provider,) = yaml.safe_load(text)["providers"]
-    on_host, read_only = mounted[provider["options"]["path"]]
-    assert read_only
-    assert list(on_host.glob("*.json"))

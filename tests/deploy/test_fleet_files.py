@@ -85,13 +85,3 @@ def test_kserve_starts_what_the_settings_and_options_know(runtime: Manifest) -> 
     assert (front is not None) == (spec["protocolVersions"] == ["openai"])
     if front is not None:
         assert options(front["args"])["port"] == front["ports"][0]["containerPort"]
-
-
-def test_kserves_services_name_a_runtime_with_their_protocol() -> None:
-    runtimes = {one["metadata"]["name"]: one["spec"] for one in RUNTIMES}
-    for service in of_kind(KSERVE, "InferenceService"):
-        predictor = service["spec"]["predictor"]
-        runtime = runtimes[predictor["model"]["runtime"]]
-        assert predictor["model"]["protocolVersion"] in runtime["protocolVersions"]
-        formats = {one["name"] for one in runtime["supportedModelFormats"]}
-        assert predictor["model"]["modelFormat"]["name"] in formats

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 from compose_file import mounts, ports, seconds, services
-from dockerfile import models_of_the_cpu_image, stages
+from dockerfile import stages
 from manifests import (
     GATEWAY,
-    GATEWAY_CPU,
     Manifest,
     container_of,
     of_kind,
@@ -65,19 +63,6 @@ def test_tokenizer_is_that_of_the_settings_target(
     for arguments in (IMAGE.words("CMD"), container_of(gateway)["args"]):
         assert options(arguments)["tokenizer"] == settings.target.path
     assert volume_at(gateway, "/models")["readOnly"]
-
-
-def test_cpu_tokenizer_is_copied_from_the_cpu_image() -> None:
-    manifests = rendered(GATEWAY_CPU)
-    (init,) = pod_of(manifests)["spec"]["initContainers"]
-    assert init["image"] == container_of(rendered("cpu"))["image"]
-    *_, source, copied_to = init["command"]
-    assert Path(source).is_relative_to(models_of_the_cpu_image())
-    (mount,) = init["volumeMounts"]
-    assert Path(copied_to) == Path(mount["mountPath"])
-    assert volume_at(manifests, "/models")["name"] == mount["name"]
-    chosen = options(container_of(manifests)["args"])
-    assert chosen["tokenizer"] == Path("/models") / Path(source).name
 
 
 @pytest.mark.parametrize("name", ["triton-cpu", "triton-gpu"])

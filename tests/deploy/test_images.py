@@ -10,13 +10,13 @@ from pathlib import Path
 import pathspec
 import pytest
 import typer
-from dockerfile import Stage, imported_packages, models_of_the_cpu_image, stages
+from dockerfile import Stage, imported_packages, stages
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from card.serving import supervisor
 from card.serving.supervision.health import HealthServer
-from card.settings import REPOSITORY_ROOT, ServingSettings, load_settings
+from card.settings import REPOSITORY_ROOT, ServingSettings
 
 MODEL_FILES = REPOSITORY_ROOT / "python_backend/model_files"
 SERVED = (
@@ -50,15 +50,6 @@ def test_only_the_cpu_image_has_weights_and_they_are_the_chat_pair() -> None:
     for other in ("models/target/model.gguf", "models/mine/model.safetensors", "mine.gguf"):
         assert _ignored(REPOSITORY_ROOT / other)
     assert {name for name, stage in stages().items() if "--from=chat-pair" in str(stage)} == {"cpu"}
-
-
-def test_cpu_image_serves_its_pair_by_its_settings() -> None:
-    (copied,) = (value for value in stages()["cpu"].all("COPY") if "settings.yaml" in value)
-    source, inside = copied.split()[-2:]
-    assert stages()["cpu"].words("CMD") == [f"--settings={inside}"]
-    settings = load_settings(REPOSITORY_ROOT / source)
-    for model in (settings.target, settings.draft):
-        assert model.path.parent == models_of_the_cpu_image()
 
 
 def test_image_does_not_run_as_root(image: Stage) -> None:

@@ -30,7 +30,7 @@ from manifests import (
 from needs import in_bytes, shared_memory_bytes, stop_s
 from tritonclient.grpc import service_pb2
 
-from card.serving.metrics.families import FAMILIES
+from card.serving.metrics.exporter import FAMILIES
 from card.serving.supervision.health import HealthServer
 from card.settings import Settings
 from card_guard.command import app as guard

@@ -19,9 +19,9 @@ from card.cache import ROOT, Finish, SlotRequest
 from card.constraints import Guide
 from card.constraints.compiled import CompiledGuide
 from card.constraints.compiler import GuideCompiler
-from card.drafting.remote import RemoteDrafts
 from card.engines import Engine
 from card.sampling import SamplingParameters
+from card.serving.requests.remote import RemoteDrafts
 from card.speculation.control import CONTROLLERS
 from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS

@@ -11,7 +11,7 @@ from card.engines.architecture import read_architecture
 from card.engines.options import EngineOptions
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.kernels.pages import PagedKeyValueCache
-from card.engines.torch.captured.kernels.shapes import PathBuffer
+from card.engines.torch.captured.kernels.passes import PathBuffer
 
 
 class EchoKernels:

@@ -11,10 +11,9 @@ from tokenizers import Tokenizer, decoders, models
 from card.cache import Pool, SlotState
 from card.serving.requests.delta import Delta
 from card.serving.requests.follower import LONGEST_PAUSE_S, Answer, Follower
-from card.serving.requests.gathering import Gathering
 from card.serving.requests.refusal import Refusal, UndeliverableError
 from card.serving.requests.sessions import Session, Sessions
-from card.serving.requests.streams import Stream
+from card.serving.requests.streams import Gathering, Stream
 from card.serving.requests.trace import Trace
 from card.serving.requests.wire import GenerateRequest
 from card.text import Detokenizer

@@ -170,11 +170,6 @@ class OneProcess:
         """No heartbeat for longer than any timeout."""
         self.pool.header["draft_heartbeat_ns"] = _LONG_AGO_NS
 
-    def restart_card(self) -> None:
-        """A fresh `card` process, which takes the pool over."""
-        self.pool.close()
-        self.pool = Pool.create(*self._where)
-
     def restart_target(self, engine: Engine) -> None:
         """A fresh target process, which knows nothing but the pool."""
         self.target_engine = engine

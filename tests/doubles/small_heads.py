@@ -13,9 +13,10 @@ from card.engines.architecture import architecture_of, read_architecture
 from card.engines.checkpoints import DenseMatrix
 from card.engines.options import EngineOptions
 from card.settings import REPOSITORY_ROOT
+from card.speculation.drafters.heads.base import StatesEngine
 from card.speculation.drafters.heads.eagle3 import Eagle3
-from card.speculation.drafters.heads.engine import HeadEngine
-from card.speculation.drafters.heads.formats import EAGLE3, HeadConfig, head_of
+from card.speculation.drafters.heads.formats import DSPARK, EAGLE3, HeadConfig, head_of
+from card.speculation.drafters.heads.loading import HEADS as HEADS_BY_KIND
 from training.heads.files import config_of, write_head
 
 HEADS = REPOSITORY_ROOT / "tests/heads"
@@ -40,15 +41,30 @@ def save_target(directory: Path) -> Path:
     return directory
 
 
-def random_head(vocabulary: int, seed: int = 0, mask_id: int | None = None) -> HeadEngine:
-    """A head that ranks every second id."""
+def random_head(
+    vocabulary: int, seed: int = 0, mask_id: int | None = None, kind: str = EAGLE3
+) -> StatesEngine:
+    """A head that ranks every second id; with a mask, or of a kind that makes blocks, it makes
+    blocks of four."""
     torch.manual_seed(seed)
-    config = HeadConfig("eagle3", _SHAPE | {"vocab_size": vocabulary}, (1, 2), mask_id=mask_id)
+    config = HeadConfig(
+        kind,
+        _SHAPE | {"vocab_size": vocabulary},
+        (1, 2),
+        mask_id=mask_id,
+        block=4,
+        from_anchor=kind == DSPARK,
+        markov_rank=4 if kind == DSPARK else 0,
+    )
     a = architecture_of(config.decoder, Path("config.json"))
     ranked = np.arange(0, vocabulary, 2)
-    head = Eagle3(config, a, taps=2, tapped=TAPPED, ids=len(ranked), biases=(False, False))
+    module, engine = HEADS_BY_KIND[kind]
+    head = module(config, a, taps=2, tapped=TAPPED, ids=len(ranked), biases=(False, False))
     embedding = np.random.default_rng(seed).standard_normal((vocabulary, a.hidden))
-    return HeadEngine(head.eval(), DenseMatrix(embedding.astype("f4")), 1.0, ranked, OPTIONS)
+    made: StatesEngine = engine(
+        head.eval(), DenseMatrix(embedding.astype("f4")), 1.0, ranked, OPTIONS
+    )
+    return made
 
 
 def save_random_head(directory: Path, target: Path, ids: int = 512) -> None:

@@ -3,8 +3,9 @@
 It stands for tritonserver as the supervisor sees it: a command line, model control over HTTP, a
 process for each model, which makes a file in shared memory and, if it is an engine or `card`, beats
 in a real cache pool. Like Triton, the server does not notice that a stub died, and lets go of a
-model some time after it ended its process. `Installation`
-writes both programs. A file `refuse_MODEL` in the folder holds how many loads of a model fail.
+model some time after it ended its process. `Installation` writes both programs. A file
+`refuse_MODEL` in the folder holds how many loads of a model fail, and a model does not finish its
+load while there is a file `hold_MODEL`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def load(model):
             [program, str(repository / model / "1/model.py"), region],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )
-        stubs[model].stdout.readline()
+        if not stubs[model].stdout.readline():
+            return False
     loaded.add(model)
     return True
 
@@ -97,6 +99,8 @@ from pathlib import Path
 
 model, region = sys.argv[0].split("/")[-3], Path("/dev/shm", sys.argv[1])
 region.touch()
+while Path({folder!r}, f"hold_{{model}}").exists():
+    time.sleep(0.02)
 if model in ("card", "draft", "target"):
     sys.path[:0] = {path!r}
     import threading
@@ -134,7 +138,7 @@ class Installation:
         self.binary.chmod(0o700)
         stub.symlink_to(sys.executable)
         sizes = json.loads(json.dumps(asdict(geometry)))
-        program = _STUB.format(path=sys.path, pools=str(pools), geometry=sizes)
+        program = _STUB.format(path=sys.path, pools=str(pools), geometry=sizes, folder=str(folder))
         for model in (*STUBS, ENSEMBLE):
             (self.models / model / "1").mkdir(parents=True)
             (self.models / model / "1/model.py").write_text(program)
@@ -143,3 +147,9 @@ class Installation:
     def refuse(self, model: str, loads: int) -> None:
         """Let so many of the next loads of `model` fail."""
         (self._folder / f"refuse_{model}").write_text(str(loads))
+
+    def hold(self, model: str) -> Path:
+        """Let the next load of `model` last until the file that this returns is removed."""
+        held = self._folder / f"hold_{model}"
+        held.touch()
+        return held

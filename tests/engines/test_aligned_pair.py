@@ -9,9 +9,15 @@ import torch
 from real_pair import TARGET
 from safetensors.torch import load_file
 
-from aligned.agreement import Texts
-from aligned.making import TOLERANCE, Alignment, AlignmentError, find_scale, make_pair
-from aligned.shapes import SHAPES
+from aligned import (
+    SHAPES,
+    TOLERANCE,
+    Alignment,
+    AlignmentError,
+    Texts,
+    find_scale,
+    make_pair,
+)
 from card.engines import SequenceTokens
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
@@ -36,7 +42,7 @@ def engine(folder: Path, *, tree: bool = False) -> TorchEngine:
     return TorchEngine.load(folder, options)
 
 
-def test_both_models_load_in_the_engine_and_agree_there_too(made: tuple[Path, Alignment]) -> None:
+def test_pair_when_loaded_in_the_engine_agrees_as_asked(made: tuple[Path, Alignment]) -> None:
     folder, found = made
     assert abs(found.agreement - ASKED) <= TOLERANCE
     assert abs(found.held_out - ASKED) < 0.08
@@ -59,7 +65,7 @@ def test_both_models_load_in_the_engine_and_agree_there_too(made: tuple[Path, Al
     assert abs(agreed / tokens - ASKED) < 0.12
 
 
-def test_the_draft_is_the_first_layers_of_the_target(made: tuple[Path, Alignment]) -> None:
+def test_draft_when_written_is_the_first_layers_of_the_target(made: tuple[Path, Alignment]) -> None:
     folder, _ = made
     target = load_file(folder / "target" / "model.safetensors")
     draft = load_file(folder / "draft" / "model.safetensors")
@@ -68,6 +74,6 @@ def test_the_draft_is_the_first_layers_of_the_target(made: tuple[Path, Alignment
         assert torch.equal(weight, target[name]), name
 
 
-def test_an_agreement_that_cannot_be_reached_is_refused() -> None:
+def test_agreement_when_it_cannot_be_reached_is_refused() -> None:
     with pytest.raises(AlignmentError, match=r"no scale of the later layers.*0\.500"):
         find_scale(lambda scale: 0.5, 0.9)

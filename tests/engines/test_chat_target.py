@@ -5,7 +5,7 @@ from __future__ import annotations
 from card.engines import SequenceTokens
 from card.loading import load_engine
 from card.settings import REPOSITORY_ROOT, load_settings
-from card_client.conversation import SYSTEM
+from card_client.chat_template import SYSTEM
 from model_files import model_at, model_files_of
 
 _TOKENS = 8

@@ -22,7 +22,7 @@ from card.engines.calibration import (
     known_invariant,
     make_row_invariant,
 )
-from card.engines.logits import ArrayLogits
+from card.engines.interface import ArrayLogits
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine

@@ -99,7 +99,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_phases_run_in_the_order_given_and_say_when_they_begin_and_end(tmp_path: Path) -> None:
+def test_phases_when_some_fail_run_in_order_and_say_when_they_begin_and_end(tmp_path: Path) -> None:
     result, written = run(tmp_path, "fail,finish,die")
     assert states(written) == {"fail": "failed", "finish": "finished", "die": "failed"}
     assert [check["name"] for check in written["checks"]] == [
@@ -116,7 +116,7 @@ def test_phases_run_in_the_order_given_and_say_when_they_begin_and_end(tmp_path:
     assert "not finished: fail (failed), die (failed)" in result.output.splitlines()[-1]
 
 
-def test_a_phase_that_hangs_shows_where_and_the_next_one_runs(
+def test_phase_when_it_hangs_shows_its_stacks_and_the_next_one_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late_s = [0.0]
@@ -143,9 +143,9 @@ def test_a_phase_that_hangs_shows_where_and_the_next_one_runs(
     assert result.exit_code == 1
 
 
-@pytest.mark.parametrize("blow", [signal.SIGTERM, signal.SIGINT])
-def test_a_run_that_is_ended_from_outside_keeps_what_it_found(
-    tmp_path: Path, blow: signal.Signals
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
+def test_run_when_ended_by_a_signal_keeps_its_findings(
+    tmp_path: Path, sent: signal.Signals
 ) -> None:
     with subprocess.Popen(
         [sys.executable, __file__, *arguments(tmp_path, "hang_in_a_library,finish")],
@@ -155,7 +155,7 @@ def test_a_run_that_is_ended_from_outside_keeps_what_it_found(
     ) as process:
         assert process.stdout is not None
         said = next(line for line in process.stdout if "before it hung" in line)
-        process.send_signal(blow)
+        process.send_signal(sent)
         *_, last = process.stdout
     written = what_is_left(tmp_path)
     assert states(written) == {"hang_in_a_library": "cut off", "finish": "not begun"}
@@ -164,7 +164,7 @@ def test_a_run_that_is_ended_from_outside_keeps_what_it_found(
     assert written["verdict"] == last.rstrip("\n")
 
 
-def test_a_disk_that_is_full_for_a_while_ends_no_run(
+def test_run_when_the_disk_is_full_for_a_while_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, refused = Report.write, []
@@ -185,7 +185,7 @@ def test_a_disk_that_is_full_for_a_while_ends_no_run(
 
 
 @pytest.mark.parametrize("option", ["--results", "--scratch"])
-def test_a_folder_that_takes_no_file_is_refused_before_anything_begins(
+def test_folder_when_it_takes_no_file_is_refused_before_any_phase(
     tmp_path: Path, option: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -196,7 +196,7 @@ def test_a_folder_that_takes_no_file_is_refused_before_anything_begins(
     assert result.output.startswith(f"gpu_check: {option}: ")
 
 
-def test_a_python_that_lacks_a_package_is_told_so_in_one_line(tmp_path: Path) -> None:
+def test_script_when_a_package_is_missing_says_so_in_one_line(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     bare.chmod(0o755)

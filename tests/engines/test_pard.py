@@ -21,7 +21,7 @@ from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 from card.sampling import SamplingParameters
-from card.settings.masks import mask_ids_of
+from card.settings.draft_files import mask_ids_of
 from card.speculation.drafters import DRAFTERS, DraftConfig, DraftedSession, Drafter
 from card.speculation.tree import GrowingTree
 

@@ -21,11 +21,13 @@ from card.engines.architecture import read_architecture
 from card.engines.options import Dtype, EngineOptions
 from card.engines.torch.captured.device import (
     Devices,
+    Need,
+    check_fits,
     choose_device,
     choose_dtype,
+    need_of,
 )
 from card.engines.torch.captured.engine import CapturedEngine
-from card.engines.torch.captured.memory import Need, check_fits, need_of
 from card.loading import choose_engine, load_engine
 from card.settings import SettingsError, load_settings
 

@@ -21,7 +21,7 @@ from card.engines import Logits, SequenceTokens
 from card.engines.calibration import check_row_invariance
 from card.engines.options import EngineOptions
 from card.engines.torch.captured.engine import CapturedEngine
-from card.engines.torch.captured.graphs import Replayed
+from card.engines.torch.captured.static import Replayed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

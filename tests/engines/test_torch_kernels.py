@@ -34,9 +34,8 @@ from card.engines.torch.captured.kernels import finishing
 from card.engines.torch.captured.kernels.attention import attend
 from card.engines.torch.captured.kernels.decoder import KernelDecoder
 from card.engines.torch.captured.kernels.pages import PAGE, PagedKeyValueCache
-from card.engines.torch.captured.kernels.products import SkinnyLinear
+from card.engines.torch.captured.kernels.products import SkinnyLinear, plus_product
 from card.engines.torch.captured.kernels.ranking import MOST_RANKED
-from card.engines.torch.captured.kernels.tiles import plus_product
 from card.engines.torch.captured.ranking import DeviceRanking
 from card.engines.torch.engine import TorchEngine
 from card.engines.torch.logits import rank

@@ -13,13 +13,17 @@ from real_pair import TARGET
 from safetensors.torch import load_file
 from small_heads import HEADS, OPTIONS, save_target
 
+from card.engines import Ranking, SequenceTokens
 from card.settings import load_settings
+from card.speculation.drafters.heads.block_engine import BlockEngine
 from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.loading import load_head
 from training.errors import TrainingError
+from training.heads.blocks import BlockTraining
 from training.heads.command import begin
+from training.heads.eagle3 import unrolled
+from training.heads.kinds import KINDS
 from training.heads.recipe import HeadRecipe
-from training.heads.unrolling import unrolled
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -39,9 +43,9 @@ def test_passes_of_a_step_are_those_of_speculators(kind: str, tmp_path: Path) ->
     assert isinstance(engine._head, Eagle3)
     with torch.inference_mode():
         passes = unrolled(engine._head, embedding, text, states, 3)
-        for step, (logits, wanted) in enumerate(passes):
+        for step, (hidden, wanted, _) in enumerate(passes):
             assert wanted.tolist() == text[2 + step :].tolist()
-            rows = len(wanted)
+            logits, rows = engine._head.logits(hidden), len(wanted)
             torch.testing.assert_close(
                 logits, expected["logits"][step, :rows], atol=1e-4, rtol=1e-4
             )
@@ -49,7 +53,7 @@ def test_passes_of_a_step_are_those_of_speculators(kind: str, tmp_path: Path) ->
 
 def test_training_lowers_the_loss_and_goes_on_with_what_it_wrote(tmp_path: Path) -> None:
     texts = np.tile(np.arange(40, 52, dtype=np.uint16), (6, 3))
-    training = begin(TARGET, texts, RECIPE, tmp_path)
+    training = begin("eagle3", TARGET, texts, RECIPE, tmp_path, None)
     before = training.evaluate()
     for _ in range(25):
         training.step(0.0)
@@ -57,16 +61,16 @@ def test_training_lowers_the_loss_and_goes_on_with_what_it_wrote(tmp_path: Path)
     after = training.evaluate()
     assert after.accepted[0] > before.accepted[0]
     assert len(after.accepted) == len(after.right) == 4
-    again = begin(TARGET, texts, RECIPE, tmp_path).evaluate()
+    again = begin("eagle3", TARGET, texts, RECIPE, tmp_path, None).evaluate()
     assert again.accepted == pytest.approx(after.accepted, abs=0.3)  # written in 16 bits
     assert len((tmp_path / "curve.jsonl").read_text().splitlines()) == 3
     with pytest.raises(TrainingError, match="a head of other ids"):
-        begin(TARGET, texts + 60, RECIPE, tmp_path)
+        begin("eagle3", TARGET, texts + 60, RECIPE, tmp_path, None)
 
 
 def test_trained_head_is_served_as_it_was_trained(tmp_path: Path) -> None:
     texts = np.tile(np.arange(40, 52, dtype=np.uint16), (6, 3))
-    training = begin(TARGET, texts, RECIPE, tmp_path)
+    training = begin("eagle3", TARGET, texts, RECIPE, tmp_path, None)
     training.evaluate()
     draft = tmp_path / "head"
     settings = load_settings(target={"path": str(TARGET)}, draft={"path": str(draft)})
@@ -74,5 +78,34 @@ def test_trained_head_is_served_as_it_was_trained(tmp_path: Path) -> None:
     engine = load_head(draft, TARGET, OPTIONS)
     assert engine.ranked_ids.tolist()[:12] != []
     assert json.loads((draft / "config.json").read_text())["draft_vocab_size"] == 64
-    for name, weight in training.head.state_dict().items():
+    for name, weight in training.kind.head.state_dict().items():
         torch.testing.assert_close(engine._head.state_dict()[name], weight.bfloat16().float())
+
+
+@pytest.mark.parametrize("kind", ["dspark", "dflash", "specformer", "ctc"])
+def test_blocks_are_served_as_they_were_trained(kind: str, tmp_path: Path) -> None:
+    texts = np.tile(np.arange(40, 52, dtype=np.uint16), (6, 3))
+    recipe = KINDS[kind].recipe(**RECIPE.model_dump() | {"steps": 4, "learning_rate": 4e-3})
+    training = begin(kind, TARGET, texts, recipe, tmp_path, None)
+    for _ in range(12):
+        training.step(0.0)
+    assert training.losses[-1] < training.losses[0]
+    training.evaluate()
+    kept = begin(kind, TARGET, texts, recipe, tmp_path, None).kind  # rounded to 16 bits
+    assert isinstance(kept, BlockTraining)
+    engine = load_head(tmp_path / "head", TARGET, OPTIONS)
+    assert isinstance(engine, BlockEngine)
+    text, states = training._read(texts[0, : recipe.window])
+    bits = states.bfloat16().view(torch.int16).numpy().view(np.uint16)
+    anchor, masks = 12, [engine._head.mask_id or 0] * 3
+    for lag in (0, 2):
+        with torch.inference_mode():
+            drafted = kept._drafted(text, states, torch.tensor([anchor]), lag)[0]
+        expected = engine.ranked_ids[drafted[drafted >= 0].numpy()].tolist()
+        session = engine.open_session()
+        engine.hear(session, 0, bits[: anchor - lag])
+        places = int(min(4, engine.places(session, anchor + 1)))
+        tokens = [*text[: anchor + 1].tolist(), *masks[: places - 1]]
+        rows = SequenceTokens(session, tokens, logits=places, ranking=Ranking(1))
+        assert engine.forward([rows])[0].best()[0][:, 0].tolist() == expected[:places]
+        engine.close_session(session)

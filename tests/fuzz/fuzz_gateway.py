@@ -17,7 +17,7 @@ from trying import try_inputs
 
 from card_gateway import Gateway, create_app
 from card_gateway.body import ChatBody, CompletionBody
-from card_gateway.neutral import IGNORED, NOT_OFFERED
+from card_gateway.limits import IGNORED, NOT_OFFERED
 from card_gateway.operations import DetokenizeBody, TokenizeBody
 from card_gateway.responses.body import ResponseBody
 

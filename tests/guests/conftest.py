@@ -51,13 +51,16 @@ def _lacks(program: str) -> str | None:
 
 
 def _lacks_python_packages(program: str) -> str | None:
-    from fleet.environment import EnvironmentFailedError, installed
+    from environments import EnvironmentFailedError, installed
 
     if program == "kserve" and sys.version_info < (3, 11):
         return "the pinned kserve needs CPython 3.11"
-    home, requirements = ROOT / f".venv-{program}", ROOT / f"requirements/{program}.txt"
+    home, requirements = ROOT / f".venv-{program}", [ROOT / f"requirements/{program}.txt"]
     try:
-        installed(home, requirements, bare=program != "kserve")
+        if program == "kserve":
+            installed(home, requirements)
+        else:
+            installed(home, bare=requirements)
     except EnvironmentFailedError as error:
         return str(error)
     return None

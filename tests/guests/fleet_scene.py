@@ -14,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from real_pair import PAIR
 
 from fleet.conversation import Message, Turn, ask
-from fleet.replica import ReplicaProcess
-from fleet.running import LOOK_S, Fleet, fleet_of, running
+from fleet.running import LOOK_S, Fleet, ReplicaProcess, fleet_of, running
 from loading.supervised import open_local, reserved_ports
 
 LIMIT_S = 240.0
@@ -34,11 +33,7 @@ def running_fleet(folder: Path, policy: str = "cache_aware") -> Iterator[Fleet]:
     }
     settings.write_text(yaml.safe_dump(content), encoding="utf-8")
     with reserved_ports(12) as ports:
-        made = fleet_of(2, ports[0], 0, folder, policy, settings)
-        for place, replica in enumerate(made.replicas):
-            replica.ports = dict(zip(replica.ports, ports[1 + 5 * place :], strict=False))
-        made.router.replicas = [replica.url for replica in made.replicas]
-        made.router.metrics_port = ports[11]
+        made = fleet_of(2, ports[0], ports[1:], folder, policy, settings)
         with running(made):
             yield made
 

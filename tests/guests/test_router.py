@@ -139,7 +139,7 @@ def test_forty_conversations_outlive_a_drain_and_a_loss(tmp_path: Path) -> None:
 
         streams = Streams(url, chats[:20], TOKENS)
         streams.until_begun()
-        first.drain()
+        first.stop()
         assert [turn.text for turn in streams.ended()] == expected[:20]
         first.wait(120)
         first.start()

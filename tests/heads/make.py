@@ -6,8 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from speculators.config import SpeculatorsConfig, VerifierConfig
+from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
+from speculators.models.dflash import core as dflash_core
+from speculators.models.dspark import DSparkDraftModel, DSparkSpeculatorConfig
+from speculators.models.dspark import core as dspark_core
 from speculators.models.eagle3 import Eagle3DraftModel, Eagle3SpeculatorConfig
 from speculators.models.peagle import PEagleDraftModel, PEagleSpeculatorConfig
 from speculators.models.peagle import core as peagle_core
@@ -39,7 +43,7 @@ def speculators_config(algorithm: str, tokens: int) -> SpeculatorsConfig:
     )
 
 
-def randomise(head: Eagle3DraftModel) -> None:
+def randomise(head: Any) -> None:
     """Random weights of a size that makes attention sharp, and random ids."""
     with torch.no_grad():
         for name, parameter in head.named_parameters():
@@ -60,7 +64,7 @@ def random_text() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(VOCABULARY, (TEXT,)), states
 
 
-def write(head: Eagle3DraftModel, name: str, expected: dict[str, torch.Tensor]) -> None:
+def write(head: Any, name: str, expected: dict[str, torch.Tensor]) -> None:
     head.save_pretrained(HERE / name)
     (HERE / name / "config.py").unlink()
     save_file(expected, HERE / name / "expected.safetensors")
@@ -126,9 +130,64 @@ def make_blocks(name: str, decoder: Any) -> None:
     write(head, name, {"text": text, "states": states, "logits": found[0]})
 
 
+def make_diffusion(name: str, kind: str, **switches: Any) -> None:
+    """A DFlash or DSpark head, and its block of `BLOCK` rows at an anchor in the text. The text
+    behind the anchor is what the head chooses, so that its serial head has read its own tokens."""
+    torch.manual_seed(11)
+    decoder = Qwen3Config(**SHAPE | {"num_hidden_layers": 2})
+    decoder._attn_implementation = "eager"
+    model, config_class = {
+        "dflash": (DFlashDraftModel, DFlashSpeculatorConfig),
+        "dspark": (DSparkDraftModel, DSparkSpeculatorConfig),
+    }[kind]
+    config = config_class(
+        transformer_layer_config=decoder,
+        draft_vocab_size=RANKED,
+        block_size=BLOCK,
+        aux_hidden_state_layer_ids=[1, 2, 4],
+        mask_token_id=MASK,
+        speculators_config=speculators_config(kind, BLOCK),
+        **switches,
+    )
+    head = model(config).float().eval()
+    randomise(head)
+    text, states = random_text()
+    found: list[torch.Tensor] = []
+
+    def keep(logits: torch.Tensor, *_: Any, **__: Any) -> tuple[None, dict[str, Any]]:
+        found.append(logits[0].clone())
+        return None, {}
+
+    anchor = torch.tensor([ANCHOR])
+    dflash_core.select_anchors = lambda *_: (anchor, torch.ones(1, dtype=torch.bool))
+    dflash_core.compute_metrics = dspark_core.compute_metrics = keep
+    first = 0 if config.sample_from_anchor else 1
+    for _ in range(BLOCK):
+        with torch.no_grad():
+            head(
+                hidden_states=torch.cat([states, states[:1]]).float()[None],
+                input_ids=text[None],
+                loss_mask=torch.ones(1, TEXT),
+                verifier_last_hidden_states=torch.zeros(1, TEXT, SHAPE["hidden_size"]),
+                document_ids=torch.zeros(1, TEXT, dtype=torch.long),
+                max_anchors=1,
+            )
+        best = found[-1][first:].argmax(-1)
+        text[ANCHOR + 1 : ANCHOR + 1 + len(best)] = best + head.d2t[best]
+    write(head, name, {"text": text, "states": states, "logits": found[-1][first:]})
+    weights = load_file(HERE / name / "model.safetensors")  # the package leaves the embedding out
+    weights["embed_tokens.weight"] = head.embed_tokens.weight.detach()
+    save_file(weights, HERE / name / "model.safetensors")
+
+
 if __name__ == "__main__":
     make("eagle3", LlamaConfig(**SHAPE))
     switches = {"norm_before_residual": True, "fc_norm": True, "norm_output": True}
     make("eagle3_normed", Qwen3Config(**SHAPE), **switches)
     make("eagle3_before_fc", LlamaConfig(**SHAPE | {"num_hidden_layers": 2}), norm_before_fc=True)
     make_blocks("peagle", LlamaConfig(**SHAPE | {"num_hidden_layers": 3}))
+    make_diffusion("dflash", "dflash")
+    for markov_kind in ("vanilla", "gated", "rnn"):
+        make_diffusion(
+            f"dspark_{markov_kind}", "dspark", markov_rank=6, markov_head_type=markov_kind
+        )

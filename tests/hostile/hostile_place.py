@@ -12,8 +12,8 @@ import psutil
 
 from card.settings import Settings
 from demonstration.gateway import GatewayProcess
-from loading.service import ready_of, running_service
-from loading.supervised import open_local, reserved_ports
+from loading.service import running_service
+from loading.supervised import open_local, ready_of, reserved_ports
 
 HURRIED_S = 2.0
 """Seconds that an answer of the second gateway may take."""
@@ -63,8 +63,8 @@ def _listener(port: int) -> int:
 
 @contextmanager
 def own_place(settings: Settings, settings_file: Path | None, log: Path) -> Iterator[Place]:
-    """A service with two gateways on free ports, stopped at the end. Raises
-    `SupervisorEndedError` and `GatewayEndedError` where one does not start."""
+    """A service with two gateways on free ports, stopped at the end. Raises `ProcessEndedError`
+    where one does not start."""
     with ExitStack() as exits:
         ports = exits.enter_context(reserved_ports(2))
         service = exits.enter_context(running_service(settings, settings_file, log))

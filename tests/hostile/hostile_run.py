@@ -34,9 +34,8 @@ from rich.console import Console
 from rich.table import Table
 
 from card.settings import SettingsError, load_settings
-from demonstration.gateway import GatewayEndedError
 from loading.service import results_folder
-from loading.supervised import SupervisorEndedError
+from loading.supervised import ProcessEndedError
 
 WRONG, LACKING = 1, 2
 STREAMS, ROUNDS = 8, 2
@@ -85,7 +84,7 @@ def hostile(
             console.print(f"the service's log: {log}")
             with own_place(load_settings(settings), settings, log) as place:
                 broken = _attack(place, kinds, window_s, seed)
-    except (SettingsError, SupervisorEndedError, GatewayEndedError, HonestError, OSError) as error:
+    except (SettingsError, ProcessEndedError, HonestError, OSError) as error:
         _refuse(str(error))
     for line in broken:
         console.print(f"BROKEN  {line}", style="red", markup=False)

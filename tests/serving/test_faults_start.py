@@ -24,7 +24,7 @@ from card.serving.supervision.states import STUBS
 from card.serving.triton_server import find_triton
 from card.settings import load_settings
 from loading.service import starting_service
-from loading.supervised import SUPERVISOR, SupervisorEndedError
+from loading.supervised import SUPERVISOR, ProcessEndedError
 
 END_S = 120.0
 LOOK_S = 0.05
@@ -56,7 +56,7 @@ def start(
         process = service.server.process
         end_s = time.monotonic() + END_S
         while process.poll() is None and time.monotonic() < end_s:
-            with contextlib.suppress(SupervisorEndedError):
+            with contextlib.suppress(ProcessEndedError):
                 was_ready = was_ready or service.server.is_ready()
             tokens |= {path.name.rpartition("_")[2] for path in directory.glob("card_run_*")}
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -68,19 +68,6 @@ def start(
 
 
 # --- models --------------------------------------------------------------------------------------
-
-
-def test_a_model_that_does_not_fit_starts_no_server(tmp_path: Path) -> None:
-    model = tmp_path / "target"
-    shutil.copytree(PAIR / "target", model)
-    weights = model / "model.safetensors"
-    os.truncate(weights, weights.stat().st_size // 2)
-    ending = start(tmp_path, {"target": {"path": str(model)}})
-    assert ending.code == REFUSED
-    assert ending.said.startswith("error: ")
-    assert ending.said.count("\n") == 1
-    assert str(model) in ending.said
-    assert not ending.was_ready
 
 
 def test_weights_that_only_the_engine_can_judge_end_the_start(tmp_path: Path) -> None:
@@ -161,4 +148,17 @@ def test_shared_memory_that_is_read_only_is_refused(tmp_path: Path) -> None:
     ending = start(tmp_path, {}, prefix=[*NAMESPACE, "sh", "-c", read_only, "sh"])
     assert ending.code == REFUSED
     assert ending.said.startswith("error: shared memory /dev/shm ")
+    assert not ending.was_ready
+
+
+def test_a_model_that_does_not_fit_starts_no_server(tmp_path: Path) -> None:
+    model = tmp_path / "target"
+    shutil.copytree(PAIR / "target", model)
+    weights = model / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    ending = start(tmp_path, {"target": {"path": str(model)}})
+    assert ending.code == REFUSED
+    assert ending.said.startswith("error: ")
+    assert ending.said.count("\n") == 1
+    assert str(model) in ending.said
     assert not ending.was_ready

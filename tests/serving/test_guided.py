@@ -14,7 +14,7 @@ from running_doors import MODEL, running_gateway
 from running_service import Refused, RunningService
 
 from card_gateway.tools.definitions import Tool, tool_use
-from card_gateway.tools.grammar import grammar_of
+from card_gateway.tools.written import grammar_of
 
 SCHEMA = {
     "type": "object",

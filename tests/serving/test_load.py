@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import csv
 import itertools
-import json
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import yaml
 from real_pair import DRAFT, TARGET
 from running_service import Refused, Reply, RunningService
 
-from card.cache import ENGINES
 from card_client import CardClient, Delta, GenerateRequest
 from loading.load import load
 from loading.soak import soak
@@ -252,35 +249,6 @@ async def test_a_client_that_leaves_the_queue_gives_its_place_up(one_slot: Runni
     for task in patient:
         task.cancel()
     await free(service)
-
-
-def is_final(file: Path) -> bool:
-    """Whether nothing more is to be found out."""
-    final: bool = json.loads(file.read_text())["calibration"]["is_final"]
-    return final
-
-
-def test_what_models_found_out_at_load_is_believed_by_the_next_start(
-    server: RunningService,
-    start_service: Any,
-    calibration_cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delenv("CARD_SERVING__CALIBRATION_CACHE")
-
-    def found() -> list[Path]:
-        return list(filter(is_final, calibration_cache.glob("*.json")))
-
-    def engines() -> set[str]:
-        return {file.name.partition("-")[0] for file in found()}
-
-    asyncio.run(server.until(lambda: engines() == set(ENGINES), "all is measured that is to be"))
-    kept = {file.name: shutil.copy2(file, tmp_path) for file in found()}
-    before = {name: Path(copy).stat().st_mtime_ns for name, copy in kept.items()}
-    with start_service({"serving": {"calibration_cache": str(tmp_path)}}):
-        after = {file.name: file.stat().st_mtime_ns for file in tmp_path.glob("*.json")}
-    assert after == before
 
 
 def test_models_give_back_what_large_passes_took(server: RunningService) -> None:

@@ -15,7 +15,7 @@ from running_doors import MODEL, running_gateway
 from running_service import UNLIKE_OTHERS, Refused, RunningService, StartService
 
 from card.serving.metrics import FAMILIES
-from card.serving.metrics.families import DECODINGS, labels_of
+from card.serving.metrics.exporter import DECODINGS, labels_of
 
 SECRET = "a_prompt_that_nobody_may_read"
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

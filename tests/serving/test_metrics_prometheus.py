@@ -14,7 +14,7 @@ import yaml
 from prometheus_server import RULES, Prometheus, running_prometheus
 from running_service import Refused, RunningService, StartService
 
-from card.serving.metrics.families import DECODINGS, FAMILIES
+from card.serving.metrics.exporter import DECODINGS, FAMILIES
 from card.settings import REPOSITORY_ROOT
 
 DASHBOARDS = sorted((REPOSITORY_ROOT / "deploy/grafana/dashboards").glob("*.json"))

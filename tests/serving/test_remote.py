@@ -12,14 +12,13 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 
 import pytest
-from real_pair import PAIR
 from recorded_draft import Recorded
 from running_service import BACK_S, RunningService, StartService
 from tritonclient.grpc.aio import InferenceServerClient
 
-from bench.delaying_proxy import delaying_proxy
+from bench.served import delaying_proxy
 from card_client import CardClient, CardError, GenerateRequest
-from card_client.edge import LONGEST_CHAIN, TransformersModel, stream
+from card_client.edge import LONGEST_CHAIN, stream
 from card_client.wire import Draft, encode_draft
 
 PROMPTS = (
@@ -108,16 +107,6 @@ async def test_a_device_that_drafts_gets_the_same_text_in_fewer_passes(
     assert got.steps < MAX_TOKENS // 2
 
 
-async def test_a_draft_model_on_the_device_is_of_use(service: RunningService) -> None:
-    model = TransformersModel.load(PAIR / "draft")
-    async with CardClient(service.grpc) as client:
-        right = await alone(client, PROMPTS[0])
-        request = request_for(PROMPTS[0], decoding="draft_then_verify")
-        got = await read(stream(client, request, model, ahead=8, whole=True))
-    assert got.text == right.text
-    assert got.accepted > MAX_TOKENS // 4
-
-
 @pytest.mark.parametrize("decoding", ["card", "draft_then_verify"])
 @pytest.mark.parametrize("inputs", SAMPLINGS, ids=["greedy", "seeded"])
 async def test_a_device_that_lies_changes_no_text(
@@ -197,8 +186,10 @@ async def test_a_strangers_key_reaches_no_session(service: RunningService) -> No
     assert (served.text, served.ids) == (right.text, right.ids)
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-@pytest.mark.parametrize("model", ["remote", "draft"])
+@pytest.mark.parametrize(
+    ("model", "blow"),
+    [("remote", signal.SIGKILL), ("remote", signal.SIGSTOP), ("draft", signal.SIGKILL)],
+)
 async def test_what_takes_drafts_may_die_and_the_text_goes_on(
     service: RunningService, model: str, blow: signal.Signals
 ) -> None:
@@ -256,13 +247,6 @@ async def test_devices_far_away_that_take_turns_with_the_server_save_most_passes
 ) -> None:
     texts, _ = await of_eight_devices(service, 80, 64, "draft_then_verify", whole=True)
     assert all(got.accepted > 2 * got.steps for got in texts)
-
-
-async def test_devices_that_nobody_waits_for_share_the_passes_of_one_target(
-    service: RunningService,
-) -> None:
-    _, steps_per_pass = await of_eight_devices(service, 20, 256, "card", whole=False)
-    assert steps_per_pass > 2
 
 
 def figures(service: RunningService) -> tuple[float, float]:

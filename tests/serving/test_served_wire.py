@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from running_service import Refused, RunningService
 from tritonclient.utils import InferenceServerException
 
-from card.serving.requests.delta import Numbers
-
 PROMPT = "def fibonacci(n):"
 
 
@@ -186,21 +184,6 @@ def test_bytes_that_are_no_text_are_refused_and_nobody_waits(
     assert "no UTF-8" in said or "parameter is 'note'" in said
     assert "Traceback" not in said
     assert server.is_healthy()
-
-
-async def test_a_last_response_without_a_token_carries_an_empty_tensor(
-    server: RunningService,
-) -> None:
-    """As when the end token alone is left; nothing must stand for a log-probability there."""
-    numbers = np.zeros((1, len(Numbers._fields)), np.int64)
-    (reply,) = await server.ask(
-        model="postprocessing",
-        delta_text=["", ""],
-        delta_numbers=numbers,
-        delta_log_probs=np.array([[-0.75]], np.float32),
-    )
-    assert reply.tensors["output_log_probs"] == []
-    assert reply.one("cum_log_probs") == -0.75
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,15 @@ class Service:
         own = [p for p in psutil.process_iter() if any(token in word for word in _words(p))]
         return [*(self.folder / "shared").iterdir(), *own, *self.regions()]
 
+    def stubs_of(self, model: str) -> set[int]:
+        """Processes that run a model of this service."""
+        token, program = self.folder.name, f"/{model}/1/model.py"
+        return {
+            p.pid
+            for p in psutil.process_iter()
+            if any(token in word and word.endswith(program) for word in _words(p))
+        }
+
     def regions(self) -> set[Path]:
         """Files of the stubs in shared memory."""
         if not self.tokens:
@@ -196,6 +205,24 @@ def test_the_service_is_degraded_and_not_restarted_when_its_draft_does_not_load(
     assert service.ask()[0] == 200
     after = service.until_back_without({lost})
     assert after["server_pid"] == before["server_pid"]
+    outlast_probation(service)
+
+
+@pytest.mark.parametrize("blow", [KILL, STOP], ids=str)
+def test_the_service_is_ready_again_when_a_model_is_struck_as_it_loads(
+    service: Service, blow: signal.Signals
+) -> None:
+    """Triton waits for the end of a process that it has given up on."""
+    service.until(lambda seen: seen["state"] == "ready", "it is ready")
+    held = service.installation.hold("draft")
+    lost = service.pid_of("draft")
+    os.kill(lost, KILL)
+    while not (loading := service.stubs_of("draft") - {lost}):
+        time.sleep(0.02)
+    held.unlink()
+    os.kill(loading.pop(), blow)
+    service.until_back_without({lost, *loading})
+    assert len(service.regions()) == len(STUBS), "the dead left nothing"
     outlast_probation(service)
 
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Annotated, Any, NoReturn, TypeVar
@@ -27,9 +27,15 @@ from card_client import CardError, GenerateRequest
 from card_client.chat_template import ChatTemplateError
 from card_client.options import SystemOption
 from demonstration.comparison import compare
-from demonstration.gateway import GatewayEndedError, GatewayProcess
+from demonstration.gateway import GatewayProcess, curl_line
 from demonstration.requests import allowed_tokens, prompt_of, try_line
-from loading.supervised import SupervisedServer, SupervisorEndedError, complaints, last_words
+from loading.supervised import (
+    ChildProcess,
+    ProcessEndedError,
+    SupervisedServer,
+    complaints,
+    last_words,
+)
 
 COMPLETION_TOKENS = 192
 INTERRUPTED = 130
@@ -152,10 +158,9 @@ def run(
             )
         except Interrupted:
             raise typer.Exit(0 if serves else INTERRUPTED) from None
-        except GatewayEndedError as error:
-            _refuse(str(error))
-        except SupervisorEndedError as error:
-            print(last_words(log), file=sys.stderr)
+        except ProcessEndedError as error:
+            # The log of a server that is kept is on the terminal.
+            print(f"error: {error}" if serves else last_words(log), file=sys.stderr)
             raise typer.Exit(LACKING if error.code == LACKING else 1) from None
         except CardError as error:
             errors.print(f"error: {error}", style="red", highlight=False, markup=False)
@@ -175,19 +180,17 @@ async def _with_server(
     """Start the server, demonstrate with a question (and what a person typed of it) or serve
     without, and stop it whatever happens.
 
-    Raises `Interrupted`, `SupervisorEndedError`, `GatewayEndedError` and `CardError`.
+    Raises `Interrupted`, `ProcessEndedError` and `CardError`.
     """
     serving = settings.serving
     interrupted = asyncio.Event()
     stopping = False
-    server: SupervisedServer | None = None
 
     def interrupt() -> None:
         interrupted.set()
-        if stopping and server is not None:
-            server.stop()  # asked twice: do not wait for open streams
-            if gateway is not None:
-                gateway.stop()
+        if stopping:  # asked twice: do not wait for open streams
+            for child in children:
+                child.stop()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -197,19 +200,20 @@ async def _with_server(
     variables["CARD_TARGET__PATH"] = str(settings.target.path)
     if "draft" not in settings.roles:
         variables["CARD_SPECULATION__DRAFTER"] = settings.drafter
-    server = SupervisedServer(serving, settings_file=settings_file, variables=variables, output=log)
+    server = SupervisedServer(serving, settings_file=settings_file, variables=variables)
+    children: list[ChildProcess] = [server] if gateway is None else [server, gateway]
     name = "CARD" if "draft" in settings.roles else "n-grams"
     try:
         with errors.status("starting the server and loading its models (Ctrl-C stops it)"):
-            await _unless(interrupted, _ready(server))
-            if gateway is not None:
-                gateway.start()
-                await _unless(interrupted, _ready(gateway))
+            for child in children:
+                child.start(log)
+                await _unless(interrupted, _ready(child))
         if question is None:
             _say_addresses(settings, server.host)
             if gateway is not None:
-                gateway.say_address()
-            await _unless(interrupted, _watch(server, gateway))
+                print(f"OpenAI   {gateway.url}/v1\npage     {gateway.url}/")
+                print(curl_line(gateway.url), flush=True)
+            await _unless(interrupted, _watch(children))
         else:
             await _unless(
                 interrupted, compare(f"{server.host}:{serving.grpc_port}", *question, name)
@@ -217,13 +221,11 @@ async def _with_server(
     finally:
         stopping = True
         # Both let open answers finish, so both learn of the end at the same time.
-        if gateway is not None:
-            gateway.stop()
-        server.stop()
+        for child in reversed(children):
+            child.stop()
         with errors.status("stopping the server"):
-            if gateway is not None:
-                await asyncio.to_thread(gateway.wait)
-            await asyncio.to_thread(server.process.wait)
+            for child in reversed(children):
+                await asyncio.to_thread(child.wait)
 
 
 async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result:
@@ -241,17 +243,16 @@ async def _unless(interrupted: asyncio.Event, work: Coroutine[Any, Any, Result])
         waiting.cancel()
 
 
-async def _ready(service: SupervisedServer | GatewayProcess) -> None:
-    while not await asyncio.to_thread(service.is_ready):
+async def _ready(child: ChildProcess) -> None:
+    while not await asyncio.to_thread(child.is_ready):
         await asyncio.sleep(LOOK_S)
 
 
-async def _watch(server: SupervisedServer, gateway: GatewayProcess | None) -> None:
-    """Serve forever; raises `SupervisorEndedError` or `GatewayEndedError` when one ends."""
+async def _watch(children: Sequence[ChildProcess]) -> None:
+    """Serve forever; raises `ProcessEndedError` when one ends."""
     while True:
-        server.check_alive()
-        if gateway is not None:
-            gateway.check_alive()
+        for child in children:
+            child.check_alive()
         await asyncio.sleep(LOOK_S)
 
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from urllib.request import getproxies, proxy_bypass
 
 from card.serving.addresses import bracketed, reachable
-from card.serving.requests.chat_parameters import chat_parameters
+from card.serving.model_files import chat_parameters
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import REPOSITORY_ROOT, Settings, SettingsError
 from card_client import CardError
-from card_client.chat_template import ChatTemplate, ChatTemplateError, template_of
-from card_client.conversation import opening
+from card_client.chat_template import ChatTemplate, ChatTemplateError, opening, template_of
 from model_files import ModelFilesError, model_files_of
 from model_files.template_trial import try_template
 
@@ -46,7 +45,7 @@ def prompt_of(
 
     typed   None: an example, which is a text where the template cannot be used
     raw     continue the text as it stands, as a target without a chat template does anyway
-    system  what the target reads first, as of `card_client.conversation.opening`
+    system  what the target reads first, as of `card_client.chat_template.opening`
 
     Raises `CardError` where the template cannot be used, and `ChatTemplateError` where it refuses.
     """

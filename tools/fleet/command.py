@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import time
@@ -14,11 +13,10 @@ import typer
 
 from card.serving.prerequisites import check_ports
 from card.settings import REPOSITORY_ROOT
-from demonstration.gateway import MODEL
-from fleet.environment import EnvironmentFailedError
-from fleet.replica import PORTS, ReplicaEndedError
-from fleet.router import RouterEndedError
-from fleet.running import LOOK_S, Fleet, fleet_of, running
+from demonstration.gateway import curl_line
+from environments import EnvironmentFailedError
+from fleet.running import LOOK_S, PORTS, Fleet, fleet_of, running
+from loading.supervised import ProcessEndedError
 
 LACKING = 2
 LOGS = REPOSITORY_ROOT / "build" / "fleet"
@@ -54,7 +52,7 @@ def fleet(
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        made = fleet_of(replicas, port, first_port, LOGS, policy, settings)
+        made = fleet_of(replicas, port, taken, LOGS, policy, settings)
         print("starting the replicas and the router (Ctrl-C stops them)", file=sys.stderr)
         with running(made):
             _say(made)
@@ -64,7 +62,7 @@ def fleet(
                 time.sleep(LOOK_S)
     except _Interrupted:
         raise typer.Exit(0) from None
-    except (EnvironmentFailedError, ReplicaEndedError, RouterEndedError) as error:
+    except (EnvironmentFailedError, ProcessEndedError) as error:
         _refuse(f"{error}; see {LOGS}")
 
 
@@ -77,16 +75,11 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 def _say(made: Fleet) -> None:
     for place, replica in enumerate(made.replicas):
-        print(f"replica {place}  {replica.url}  pid {replica.pid} (kill -TERM drains it)")
+        print(f"replica {place}  {replica.url}  pid {replica.process.pid} (kill -TERM drains it)")
     print(f"router     {made.router.url}/v1  policy {made.router.policy}")
     print(f"replicas   {made.router.url}/workers")
     print(f"logs       {LOGS}")
-    body = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": "Say hello."}]})
-    print(
-        f"curl -s {made.router.url}/v1/chat/completions -H 'Content-Type: application/json' "
-        f"-d '{body}'",
-        flush=True,
-    )
+    print(curl_line(made.router.url), flush=True)
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -6,7 +6,6 @@ A call that hangs inside a library cannot be interrupted from within its process
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import logging
 import multiprocessing
@@ -21,6 +20,9 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TypeVar
 
+import psutil
+
+from card.serving.child import signal_on_parent_exit
 from gpu.report import Found, PhaseRecord
 
 Job = TypeVar("Job")
@@ -30,7 +32,6 @@ _ASKING_S = 3.0
 _LOOK_S = 0.5
 _ENDING_S = 5.0
 """How long a process has to end after its last result."""
-_PR_SET_PDEATHSIG = 1
 
 
 class _Failed(str):
@@ -93,20 +94,17 @@ def _follow(
 
 
 def _stacks_of(process: SpawnProcess, said: Path) -> list[str]:
-    """Where all threads are, of the phase's process and of those that it started, oldest first."""
-    group = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(ValueError, ProcessLookupError):
-            if os.getpgid(int(entry.name)) == process.pid:
-                group.append(int(entry.name))
+    """Where all threads are, of the phase's process and of those that it started, one process after
+    the other: two at a time would mix their lines."""
     before = said.stat().st_size
-    for pid in sorted(group):
+    first = psutil.Process(process.pid)
+    for one in (first, *first.children(recursive=True)):
         known, limit_s = said.stat().st_size, time.monotonic() + _ASKING_S
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGUSR1)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(signal.SIGUSR1)
         while said.stat().st_size == known and time.monotonic() < limit_s:
             time.sleep(_LOOK_S)
-        time.sleep(_LOOK_S)  # two at a time would mix their lines
+        time.sleep(_LOOK_S)
     return said.read_bytes()[before:].decode(errors="replace").splitlines()
 
 
@@ -127,7 +125,10 @@ def _run(
     """What the phase's process does."""
     os.setsid()
     # A run that is killed leaves no model on the device.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    assert parent.pid is not None
+    signal_on_parent_exit(signal.SIGKILL, parent.pid)
     with said.open("ab") as errors:
         os.dup2(errors.fileno(), sys.stderr.fileno())
     faulthandler.register(signal.SIGUSR1, all_threads=True)

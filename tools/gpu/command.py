@@ -19,8 +19,11 @@ from gpu.apart import run_apart
 from gpu.models import FULL, TINY, bundled_pair
 from gpu.phases import PHASES, USUAL, Job
 from gpu.report import Environment, Found, PhaseRecord, Report, named_by_time
+from gpu.timing import slowness
 
 FAILED, REFUSED = 1, 2
+LIMIT_S, TOTAL_S = 240.0, 300.0
+"""Of a phase and of the run, on a GPU. On a processor both follow from what it can do."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -36,11 +39,21 @@ def check(
         typer.Option(help=f"Phases in the order to run them, of: {', '.join(PHASES)}."),
     ] = ",".join(USUAL),
     limit_s: Annotated[
-        float, typer.Option(min=0.1, help="A phase is ended after so many seconds.")
-    ] = 240.0,
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="A phase is ended after so many seconds.",
+            show_default=f"{LIMIT_S:g}, longer on a slow processor",
+        ),
+    ] = None,
     total_s: Annotated[
-        float, typer.Option(min=0.1, help="The run ends after about so many seconds.")
-    ] = 300.0,
+        float | None,
+        typer.Option(
+            min=0.1,
+            help="The run ends after about so many seconds.",
+            show_default=f"{TOTAL_S:g}, longer on a slow processor",
+        ),
+    ] = None,
     scratch: Annotated[
         Path, typer.Option(help="Folder for random pairs, at most two at a time (8b: 19 GB each).")
     ] = Path("/tmp"),
@@ -79,7 +92,8 @@ def check(
             report.write()
         except OSError as error:
             _refuse(f"--results: {error}")
-        run.phases(limit_s, total_s)
+        times = slowness(found)
+        run.phases(limit_s or LIMIT_S * times, total_s or TOTAL_S * times)
     raise typer.Exit(0 if report.passed else FAILED)
 
 
@@ -100,7 +114,7 @@ class _Run:
     def phases(self, limit_s: float, total_s: float) -> None:
         """Run them all, while there is time. One that fails, or is over its time, does not keep the
         next one back."""
-        self._say(str(self._report.environment))
+        self._console.print(str(self._report.environment))
         kept = self._scratch / "kept"
         kept.mkdir()
         try:
@@ -109,20 +123,20 @@ class _Run:
                 record.limit_s = max(0.0, min(limit_s, left_s))
                 self._phase(record, kept)
         except KeyboardInterrupt:
-            self._say("ended from outside")
+            self._console.print("ended from outside")
         if self._write() and self._report.file is not None:
-            self._say(f"written: {self._report.file}")
-        self._say(self._report.verdict())
+            self._console.print(f"written: {self._report.file}")
+        self._console.print(self._report.verdict())
 
     def _phase(self, record: PhaseRecord, kept: Path) -> None:
         name = record.name
         if not record.limit_s:
             record.detail = "the run's time is over"
-            self._say(f"{name}: {record.state} ({record.detail}); --total-s gives more")
+            self._console.print(f"{name}: {record.state} ({record.detail}); --total-s gives more")
             return
         record.state = "running"
         self._write()
-        self._say(f"{name}: begins, for at most {record.limit_s:.0f} s")
+        self._console.print(f"{name}: begins, for at most {record.limit_s:.0f} s")
         with tempfile.TemporaryDirectory(prefix="phase-", dir=self._scratch) as scratch:
             extent = TINY if self._devices[0] == "cpu" else FULL
             job = Job(bundled_pair(), *self._devices, extent, Path(scratch), kept)
@@ -131,15 +145,12 @@ class _Run:
             finally:
                 self._write()
         why = f" ({record.detail})" if record.detail else ""
-        self._say(f"{name}: {record.state} after {record.seconds:.0f} s{why}")
+        self._console.print(f"{name}: {record.state} after {record.seconds:.0f} s{why}")
 
     def _found(self, found: Found) -> None:
         for line in self._report.add(found):
-            self._say(line)
+            self._console.print(line)
         self._write()
-
-    def _say(self, line: str) -> None:
-        self._console.print(line)
 
     def _write(self) -> bool:
         """Whether all that was found is written down. A disk that is full loses no line, and the
@@ -148,6 +159,6 @@ class _Run:
         try:
             self._report.write()
         except OSError as error:
-            self._say(f"not written: {error}")
+            self._console.print(f"not written: {error}")
             return False
         return True

@@ -35,7 +35,7 @@ class Extent:
     timed        written for each, where they are timed
     rounds       measurements of a step, of which the median counts
     copied       bytes copied to measure bandwidth
-    shape        of the random pair, a key of `aligned.shapes.SHAPES`
+    shape        of the random pair, a key of `aligned.SHAPES`
     agreements   of the random pairs that are compared after the one at `AGREEMENT`
     rows         of the timed steps
     gamma        of draft-then-verify and PEARL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -12,14 +13,15 @@ from pathlib import Path
 
 import torch
 
-from gpu.arithmetic import check_logits, check_rows
-from gpu.losslessness import check_texts, settings_of
+from card.settings import REPOSITORY_ROOT
+from gpu.checks import check_logits, check_rows, check_texts, settings_of
 from gpu.models import AGREEMENT, Extent, Pair, load_draft, load_target
-from gpu.pairs import random_pair
-from gpu.peers import compare_peers
 from gpu.report import Check, Found, Timed
-from gpu.steps import step_costs
-from gpu.systems import Demand, compare
+from gpu.timing import Demand, compare, step_costs
+
+_TOKENIZER = REPOSITORY_ROOT / "tests/pair/draft"
+"""Every checkout has it, and it has fewer ids than any of the shapes."""
+_UNREAL = "random weights: compute and memory traffic are real, the text is not"
 
 
 @dataclass(frozen=True)
@@ -41,14 +43,32 @@ class Job:
     @property
     def random_pair(self) -> Pair:
         """Of the usual shape and agreement, made by the first phase that wants it."""
-        folder = self.kept / "pair"
-        return random_pair(self.extent.shape, AGREEMENT, torch.device(self.device), folder)
+        return _random_pair(self.extent.shape, AGREEMENT, self.device, self.kept / "pair")
 
     def own_pair(self, shape: str, agreement: float) -> Pair:
         """A random pair in place of the one before."""
         folder = self.scratch / "pair"
         shutil.rmtree(folder, ignore_errors=True)
-        return random_pair(shape, agreement, torch.device(self.device), folder)
+        return _random_pair(shape, agreement, self.device, folder)
+
+
+def _random_pair(shape: str, agreement: float, device: str, folder: Path) -> Pair:
+    """A pair in `folder`, made there unless an earlier phase has finished making it. Raises
+    `aligned.AlignmentError`."""
+    made = folder / "pair.json"
+    if not made.exists():
+        # transformers takes seconds to import, and only this needs it.
+        from transformers.utils.logging import disable_progress_bar
+
+        from aligned import SHAPES, make_pair
+
+        disable_progress_bar()
+        shutil.rmtree(folder, ignore_errors=True)
+        make_pair(SHAPES[shape], agreement, folder, _TOKENIZER, device=torch.device(device))
+        _forget(device)
+    found = json.loads(made.read_text(encoding="utf-8"))
+    name = f"{shape}, agreement {found['held_out']:.2f} (asked {agreement:g}), {_UNREAL}"
+    return Pair(name, folder / "target", folder / "draft")
 
 
 def check_correctness(job: Job) -> Iterator[Found]:
@@ -92,18 +112,10 @@ def time_demands(job: Job) -> Iterator[Found]:
         yield from _time_systems(job, job.own_pair(job.extent.shape, agreement), Demand())
 
 
-def time_peers(job: Job) -> Iterator[Found]:
-    """`transformers` on the random pair."""
-    pair = job.random_pair
-    for speed in compare_peers(pair, job.device, job.extent):
-        yield Timed(pair.name, "peers", speed)
-
-
 PHASES: dict[str, Callable[[Job], Iterator[Found]]] = {
     "correctness": check_correctness,
     "8b": time_random_pair,
     "8b-more": time_demands,
-    "8b-peers": time_peers,
     "steps": time_steps,
     "systems": time_systems,
     "32b": partial(time_shape, "3b-32b"),
@@ -111,7 +123,7 @@ PHASES: dict[str, Callable[[Job], Iterator[Found]]] = {
 """Most wanted first. `steps` and `systems` look at the pair of the checkout; those of ``8b`` at a
 random pair of that shape, and on a processor of a tiny one."""
 
-USUAL = ("correctness", "8b", "8b-more", "8b-peers")
+USUAL = ("correctness", "8b", "8b-more")
 
 
 def _time_steps(job: Job, pair: Pair) -> Iterator[Found]:

@@ -17,33 +17,30 @@ from card.engines.processor import computes_in_bfloat16
 
 @dataclass(frozen=True)
 class Environment:
-    """Where a check ran: a device and its software.
+    """Where a check ran: a device, as asked for and as its driver names it, and its software.
 
-    device      as asked for; `name` as its driver gives it
     memory_gib  of the device; 0 on a processor
     count       visible CUDA devices
     """
 
     device: str
-    name: str
-    capability: str
-    memory_gib: float
-    count: int
-    torch_version: str
-    cuda_version: str
-    python_version: str
+    name: str = platform.machine()
+    capability: str = "with bfloat16" if computes_in_bfloat16() else "without bfloat16"
+    memory_gib: float = 0.0
+    count: int = 0
+    torch_version: str = str(torch.__version__)
+    cuda_version: str = torch.version.cuda or "none"
+    python_version: str = platform.python_version()
 
     @classmethod
     def of(cls, device: torch.device) -> Environment:
         """What is known of a device."""
-        software = str(torch.__version__), torch.version.cuda or "none", platform.python_version()
         if device.type == "cpu":
-            bfloat16 = "with bfloat16" if computes_in_bfloat16() else "without bfloat16"
-            return cls("cpu", platform.machine(), bfloat16, 0.0, 0, *software)
+            return cls("cpu")
         found = torch.cuda.get_device_properties(device)
         capability, memory_gib = f"{found.major}.{found.minor}", found.total_memory / (1 << 30)
         count = torch.cuda.device_count()
-        return cls(str(device), found.name, capability, memory_gib, count, *software)
+        return cls(str(device), found.name, capability, memory_gib, count)
 
     def __str__(self) -> str:
         memory = f", {self.memory_gib:.0f} GiB, {self.count} visible" if self.count else ""
@@ -68,7 +65,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Timed:
-    """One row of a pair's table; `table` is steps, speeds or peers."""
+    """One row of a pair's table; `table` is steps or speeds."""
 
     pair: str
     table: str
@@ -119,7 +116,6 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     steps: Tables = field(default_factory=dict)
     speeds: Tables = field(default_factory=dict)
-    peers: Tables = field(default_factory=dict)
 
     def add(self, found: Found) -> list[str]:
         """Add a finding. Returns the lines that report it."""

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
@@ -15,7 +12,6 @@ from typing import Any
 
 from card.speculation.pacing import PACINGS
 from card_client import CardClient, CardError, GenerateRequest
-from loading.supervised import open_local
 
 ANSWER_S = 120.0
 """A request that has no end by then hangs."""
@@ -70,9 +66,9 @@ class Expected:
 class Crowd:
     """Clients that behave at random, each request after the other, until they are to stop."""
 
-    def __init__(self, grpc: str, http: str, expected: Sequence[Expected], seed: int) -> None:
+    def __init__(self, grpc: str, expected: Sequence[Expected], seed: int) -> None:
         self.tally = Tally()
-        self._grpc, self._http, self._expected, self._seed = grpc, http, expected, seed
+        self._grpc, self._expected, self._seed = grpc, expected, seed
         self._stop = asyncio.Event()
 
     async def run(self, clients: int, stop: asyncio.Event) -> None:
@@ -90,10 +86,7 @@ class Crowd:
                 except CardError as error:
                     outcome = error.code.lower()
                     if error.code not in EXPECTED_REFUSALS:
-                        self._fail(f"{behave.__name__}: {error}")
-                except OSError as error:  # of HTTP: the server is gone
-                    self._fail(f"{behave.__name__}: {error}")
-                    return
+                        self.tally.failures.append(f"{behave.__name__}: {error}")
                 self.tally.outcomes[outcome] += 1
 
     async def _pause(self, seconds: float) -> None:
@@ -101,43 +94,30 @@ class Crowd:
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
 
-    def _fail(self, what: str) -> None:
-        self.tally.failures.append(what)
-
-    def _compare(self, expected: Expected, how: str, text: str, finish_reason: str | None) -> None:
-        self.tally.compared += 1
-        if (text, finish_reason) != (expected.text, expected.finish_reason):
-            self._fail(
-                f"another text than its reference: {_shown(expected.request)} {how} gave {text!r} "
-                f"({finish_reason}) instead of {expected.text!r} ({expected.finish_reason})"
-            )
-
     # --- behaviours ---------------------------------------------------------------------------
 
-    async def _read(self, client: CardClient, expected: Expected, draw: random.Random) -> str:
-        request = expected.as_drawn(draw)
-        whole = await client.generate(request, timeout_s=ANSWER_S)
-        self._compare(expected, f"by {request.decoding}", whole.text, whole.finish_reason)
-        return "completed"
-
-    async def _read_slowly(
-        self, _: CardClient, expected: Expected, draw: random.Random, slowest_s: float = 0.5
+    async def _read(
+        self, client: CardClient, expected: Expected, draw: random.Random, slowest_s: float = 0.0
     ) -> str:
         request, text, finish_reason = expected.as_drawn(draw), "", None
         pause_s = draw.uniform(0.0, slowest_s)
-        async with (
-            CardClient(self._grpc) as own,  # a connection with a window of its own, which fills up
-            aclosing(own.stream(request, timeout_s=ANSWER_S)) as stream,
-        ):
+        async with aclosing(client.stream(request, timeout_s=ANSWER_S)) as stream:
             async for delta in stream:
                 text, finish_reason = text + delta.text, delta.finish_reason
                 await self._pause(pause_s)
-        self._compare(expected, f"read slowly by {request.decoding}", text, finish_reason)
-        return "read slowly"
+        self.tally.compared += 1
+        if (text, finish_reason) != (expected.text, expected.finish_reason):
+            self.tally.failures.append(
+                f"another text than its reference: {_shown(request)} gave {text!r} "
+                f"({finish_reason}) instead of {expected.text!r} ({expected.finish_reason})"
+            )
+        return "read"
 
-    async def _stream(self, client: CardClient, expected: Expected, draw: random.Random) -> str:
-        await self._read_slowly(client, expected, draw, slowest_s=0.0)
-        return "streamed"
+    async def _read_slowly(self, _: CardClient, expected: Expected, draw: random.Random) -> str:
+        # A connection with a window of its own, which fills up.
+        async with CardClient(self._grpc) as own:
+            await self._read(own, expected, draw, slowest_s=0.5)
+        return "read slowly"
 
     async def _leave(self, client: CardClient, expected: Expected, draw: random.Random) -> str:
         """Before anything came, behind a few deltas, or long after reading has ended."""
@@ -165,54 +145,24 @@ class Crowd:
             if error.code != "INVALID_ARGUMENT":
                 raise
             return "refused"
-        self._fail(f"{wrong!r:.200} was answered")
+        self.tally.failures.append(f"{wrong!r:.200} was answered")
         return "nonsense answered"
 
     async def _hurry(self, client: CardClient, expected: Expected, draw: random.Random) -> str:
-        try:
-            await client.generate(expected.request, timeout_s=draw.uniform(0.01, 0.5))
-        except CardError as error:
-            if error.code not in EXPECTED_REFUSALS:
-                raise
-            return "timed out"
+        await client.generate(expected.request, timeout_s=draw.uniform(0.01, 0.5))
         return "in time"
-
-    async def _by_http(self, _: CardClient, expected: Expected, draw: random.Random) -> str:
-        fields = vars(replace(expected.as_drawn(draw), stream=False))
-        body = {name: value for name, value in fields.items() if value is not None}
-        body["timeout"] = int(ANSWER_S * 1e6)  # microseconds
-        status, answer = await asyncio.to_thread(_post, self._http, body)
-        if status == 200:
-            self._compare(expected, "by HTTP", answer["text_output"], answer["finish_reason"])
-            return "completed by HTTP"
-        if not any(code in answer["error"] for code in EXPECTED_REFUSALS):
-            self._fail(f"HTTP {status}: {answer['error']}")
-        return f"HTTP {status}"
 
 
 Behaviour = Callable[[Crowd, CardClient, Expected, random.Random], Awaitable[str]]
 
 BEHAVIOURS: dict[Behaviour, float] = {
-    Crowd._stream: 0.46,
-    Crowd._read: 0.12,
+    Crowd._read: 0.64,
     Crowd._leave: 0.16,
     Crowd._ask_nonsense: 0.10,
-    Crowd._by_http: 0.06,
     Crowd._read_slowly: 0.05,
     Crowd._hurry: 0.05,
 }
 """What a client does next, and how often."""
-
-
-def _post(address: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Ask over HTTP, blocking: (status, JSON)."""
-    url = f"{address}/v2/models/ensemble/generate"
-    request = urllib.request.Request(url, json.dumps(body).encode())
-    try:
-        with open_local(request, 2 * ANSWER_S) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        return error.code, json.load(error)
 
 
 def _shown(request: GenerateRequest) -> str:

@@ -59,13 +59,18 @@ def growth(samples: Sequence[Sample], name: str) -> float:
 
 def write_csv(path: Path, samples: Sequence[Sample]) -> None:
     """One row per sample: seconds, then bytes and descriptors of everything."""
-    names, holders = samples[0].bytes_held, samples[0].descriptors
     with path.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(["seconds", *(f"{n} bytes" for n in names), *(f"{n} fds" for n in holders)])
-        for one in samples:
-            seconds = f"{one.seconds:.1f}"
-            rows.writerow([seconds, *one.bytes_held.values(), *one.descriptors.values()])
+        rows = [
+            {
+                "seconds": f"{one.seconds:.1f}",
+                **{f"{name} bytes": size for name, size in one.bytes_held.items()},
+                **{f"{name} fds": count for name, count in one.descriptors.items()},
+            }
+            for one in samples
+        ]
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def shares(service: Service) -> dict[str, float]:

@@ -1,5 +1,5 @@
 """Streams at several levels of concurrency, measured by perf_analyzer against a running server; or
-what a server of its own holds under long texts, or how soon it refuses once it is full."""
+what a server of its own holds under long texts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 from card_client import CardError
 from card_client.chat_template import ChatTemplateError
 from card_gateway.template import read_model
-from loading.full import refusal_times
 from loading.held import most_held, shares, shares_table
 from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
 from loading.service import Service, results_folder, running_service
-from loading.supervised import SupervisorEndedError
+from loading.supervised import ProcessEndedError
 from loading.texts import long_texts
 
 CONCURRENCIES = (1, 4, 8)
@@ -62,9 +61,6 @@ def load(
             "slot with a prompt of 1,000 tokens and 1,000 new ones?",
         ),
     ] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="How soon does a full server of its own refuse?")
-    ] = False,
 ) -> None:
     """Measure a server that is running (`scripts/run --serve`) and keep the raw CSV files.
 
@@ -72,15 +68,16 @@ def load(
     """
     folder = results_folder(output, "load")
     try:
-        if memory or full:
-            values = load_settings(settings)
-            with running_service(values, settings, folder / "service.log") as service:
-                console.print(_held(service) if memory else refusal_times(service), highlight=False)
+        if memory:
+            with running_service(
+                load_settings(settings), settings, folder / "service.log"
+            ) as service:
+                console.print(_held(service), highlight=False)
             return
         texts = _chats(settings) if prompt is None else [prompt]
     except (SettingsError, ChatTemplateError, PromptsError, CardError) as error:
         _refuse(error)
-    except SupervisorEndedError as error:
+    except ProcessEndedError as error:
         _refuse(f"{error}; see {folder / 'service.log'}")
     request: dict[str, Any] = {"max_tokens": max_tokens, "stream": True, "end_id": -1}
     if decoding is not None:

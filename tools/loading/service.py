@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
-import urllib.error
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,19 +14,16 @@ import typer
 from prometheus_client.parser import text_string_to_metric_families
 
 from card.settings import REPOSITORY_ROOT, Settings
-from loading.supervised import SUPERVISOR, SupervisedServer, open_local, reserved_serving
+from loading.supervised import (
+    SUPERVISOR,
+    SupervisedServer,
+    open_local,
+    ready_of,
+    reserved_serving,
+)
 
 _ANSWER_S = 10.0
 _LOOK_S = 0.1
-
-
-def ready_of(host: str, health_port: int) -> dict[str, Any]:
-    """What a supervisor says under /ready, ready or not. Raises `OSError`."""
-    try:
-        with open_local(f"http://{host}:{health_port}/ready", _ANSWER_S) as answer:
-            return dict(json.load(answer))
-    except urllib.error.HTTPError as answer:
-        return dict(json.load(answer))
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,7 @@ class Service:
 
     @property
     def health(self) -> dict[str, Any]:
-        """As of `ready_of`."""
+        """What the supervisor says of itself. Raises `OSError`."""
         return ready_of(self.server.host, self.settings.serving.health_port)
 
     def processes(self) -> dict[str, int]:
@@ -94,14 +89,14 @@ def starting_service(
             serving,
             settings_file=settings_file,
             variables={"CARD_SERVING__DRAIN_S": "1", **(variables or {})},
-            output=output,
             command=command,
         )
+        server.start(output)
         try:
             yield Service(settings.model_copy(update={"serving": serving}), server)
         finally:
             server.stop()
-            server.process.wait()
+            server.wait()
 
 
 @contextlib.contextmanager
@@ -113,7 +108,7 @@ def running_service(
 ) -> Iterator[Service]:
     """The same, once it is ready and no model prepares anything any more.
 
-    Raises `loading.supervised.SupervisorEndedError` if it does not start.
+    Raises `loading.supervised.ProcessEndedError` if it does not start.
     """
     with starting_service(settings, settings_file, log, variables) as service:
         while not service.server.is_settled():

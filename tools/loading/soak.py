@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import AsyncExitStack, aclosing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -19,7 +19,7 @@ from card_client import CardClient, CardError
 from loading.clients import NONSENSE, Crowd, Expected, Tally
 from loading.held import MEBIBYTE, Sample, growth, look, write_csv
 from loading.service import Service, results_folder, running_service
-from loading.supervised import SupervisorEndedError
+from loading.supervised import ProcessEndedError
 from loading.texts import draw_catalogue
 
 SAMPLE_S = 1.0
@@ -78,7 +78,7 @@ def soak(
     try:
         with running_service(values, settings, folder / "service.log") as service:
             found = asyncio.run(_soak(service, seed, chosen, crowd, minutes * 60))
-    except SupervisorEndedError as error:
+    except ProcessEndedError as error:
         _refuse(f"{error}; see {folder / 'service.log'}")
     except CardError as error:
         _refuse(f"a request failed before the load: {error}")
@@ -91,6 +91,7 @@ def soak(
     raise typer.Exit(1 if wrong else 0)
 
 
+@dataclass
 class Observed:
     """All that was seen; `judge` says what of it is wrong.
 
@@ -98,12 +99,12 @@ class Observed:
     busy     slots in use and requests in the queue after the end
     """
 
-    def __init__(self, tally: Tally, resting: Sample) -> None:
-        self.tally = tally
-        self.resting = self.rested = resting
-        self.samples: list[Sample] = []
-        self.busy: tuple[float, float] = (0.0, 0.0)
-        self.incidents: list[str] = []
+    tally: Tally
+    resting: Sample
+    rested: Sample
+    samples: list[Sample] = field(default_factory=list)
+    busy: tuple[float, float] = (0.0, 0.0)
+    incidents: list[str] = field(default_factory=list)
 
     def judge(self, seconds: float) -> list[str]:
         """Each problem in one line; empty if there is none."""
@@ -113,19 +114,15 @@ class Observed:
         if any(self.busy):
             slots, queued = self.busy
             wrong.append(f"{slots:g} slots in use and {queued:g} requests queued after the end")
-        slopes = {name: growth(self.samples, name) for name in self.resting.bytes_held}
-        wrong += [
-            f"{name} grows by {slope:.2f} MiB a minute over the second half; "
-            f"less than {MOST_GROWTH:g} is allowed"
-            for name, slope in slopes.items()
-            if slope >= MOST_GROWTH and seconds / 2 >= SHORTEST_FIT_S
-        ]
-        wrong += [
-            f"{name} holds {self.rested.descriptors[name]} file descriptors at rest, "
-            f"{before} before"
-            for name, before in self.resting.descriptors.items()
-            if self.rested.descriptors[name] > before + FEW_DESCRIPTORS
-        ]
+        for name in self.resting.bytes_held if seconds / 2 >= SHORTEST_FIT_S else ():
+            if (slope := growth(self.samples, name)) >= MOST_GROWTH:
+                wrong.append(
+                    f"{name} grows by {slope:.2f} MiB a minute over the second half; "
+                    f"less than {MOST_GROWTH:g} is allowed"
+                )
+        for name, before in self.resting.descriptors.items():
+            if (after := self.rested.descriptors[name]) > before + FEW_DESCRIPTORS:
+                wrong.append(f"{name} holds {after} file descriptors at rest, {before} before")
         return wrong
 
     def show(self, seconds: float) -> None:
@@ -138,14 +135,14 @@ class Observed:
         whole = Column("", no_wrap=True)
         held = Table(whole, "MiB at rest", "most", "at the end", fit, "descriptors", title="Held")
         for name, before in self.resting.bytes_held.items():
-            most = max(one.bytes_held[name] for one in (*self.samples, self.rested))
             after = self.rested.bytes_held[name]
-            descriptors = [look.descriptors.get(name) for look in (self.resting, self.rested)]
+            most = max(one.bytes_held[name] for one in (*self.samples, self.rested))
+            fds = [str(one.descriptors.get(name, "")) for one in (self.resting, self.rested)]
             held.add_row(
                 name,
                 *(f"{size / MEBIBYTE:.1f}" for size in (before, most, after)),
                 f"{growth(self.samples, name):+.2f}",
-                "" if None in descriptors else " → ".join(map(str, descriptors)),
+                " → ".join(filter(None, fds)),
             )
         console.print(outcomes, held)
 
@@ -156,30 +153,28 @@ async def _soak(
     """References one after another, then the crowd, then rest. Raises `CardError`."""
     with console.status("computing the references, one request at a time"):
         expected = await _references(service, seed, requests)
-    crowd = Crowd(service.grpc, service.http, expected, seed)
+    crowd = Crowd(service.grpc, expected, seed)
     with console.status("warming up"):
         await _leave_unread(service, expected, clients)
         warm = asyncio.Event()
         asyncio.get_running_loop().call_later(min(WARM_UP_S, seconds / 3), warm.set)
         await crowd.run(clients, warm)
     await _until_at_rest(service)
-    processes = service.processes()
-    directory = service.settings.cache.directory
-    found = Observed(crowd.tally, look(processes, directory, 0.0))
-    stop = asyncio.Event()
-    started = time.monotonic()
+    processes, directory = service.processes(), service.settings.cache.directory
+    resting = look(processes, directory, 0.0)
+    found = Observed(crowd.tally, resting, resting)
+    stop, started = asyncio.Event(), time.monotonic()
     running = asyncio.create_task(crowd.run(clients, stop))
     with console.status("") as status:
         while not running.done():
             passed = time.monotonic() - started
-            is_over = passed >= seconds and len(found.samples) >= FEWEST_SAMPLES
             try:
-                if not is_over:
+                if not stop.is_set():
                     found.samples.append(look(processes, directory, passed))
             except psutil.NoSuchProcess as error:
                 found.incidents.append(f"a process died under load: {error}")
-                is_over = True
-            if is_over:
+                stop.set()
+            if passed >= seconds and len(found.samples) >= FEWEST_SAMPLES:
                 stop.set()
             status.update(f"{passed:.0f} of {seconds:.0f} s, {crowd.tally.compared} texts compared")
             await asyncio.wait({running}, timeout=SAMPLE_S)

@@ -1,4 +1,4 @@
-"""A supervisor as a child process, for programs that need a server for a while."""
+"""Child processes that serve: a supervisor, and the ports and answers of what runs beside it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -20,10 +21,11 @@ from card.serving.addresses import bracketed, reachable
 from card.serving.child import bound
 from card.settings import ServingSettings
 
-_ANSWER_S = 2.0
-_LAST_LINES = 20
 SUPERVISOR = (sys.executable, "-m", "card.serving.supervisor")
+_ANSWER_S, _PAGE_S = 2.0, 10.0
+_LAST_LINES = 20
 _COMPLAINT = re.compile('level(=|": ")(warning|error|critical)')
+_PAST_PROXIES = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 @contextmanager
@@ -42,15 +44,6 @@ def reserved_ports(count: int, address: str = "127.0.0.1") -> Iterator[list[int]
         yield [int(holder.getsockname()[1]) for holder in holders]
 
 
-_PAST_PROXIES = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-def open_local(request: str | urllib.request.Request, timeout_s: float) -> http.client.HTTPResponse:
-    """The answer, as of `urllib.request.urlopen`. Raises `OSError`, for an answer that is an error
-    its subclass `HTTPError`."""
-    return cast(http.client.HTTPResponse, _PAST_PROXIES.open(request, timeout=timeout_s))
-
-
 @contextmanager
 def reserved_serving(address: str = "127.0.0.1") -> Iterator[dict[str, int]]:
     """A port for each of the fields `ServingSettings.ports`, as of `reserved_ports`."""
@@ -59,46 +52,30 @@ def reserved_serving(address: str = "127.0.0.1") -> Iterator[dict[str, int]]:
         yield dict(zip(fields, ports, strict=True))
 
 
-def spawned(
-    command: Sequence[str], output: IO[bytes] | None, variables: Mapping[str, str] | None = None
-) -> subprocess.Popen[bytes]:
-    """A child process out of reach of a Ctrl-C at the terminal, which gets SIGTERM when this
-    program dies. Call it from the main thread. Its log goes to `output`, or to standard error;
-    `variables` are added to its environment."""
-    return subprocess.Popen(
-        bound(signal.SIGTERM, command),
-        env=os.environ | dict(variables or {}),
-        stdin=subprocess.DEVNULL,
-        stdout=output or sys.stderr,
-        stderr=output or sys.stderr,
-        start_new_session=True,
-    )
+def open_local(request: str | urllib.request.Request, timeout_s: float) -> http.client.HTTPResponse:
+    """The answer, as of `urllib.request.urlopen`. Raises `OSError`, for an answer that is an error
+    its subclass `HTTPError`."""
+    return cast(http.client.HTTPResponse, _PAST_PROXIES.open(request, timeout=timeout_s))
 
 
-def says_ok(url: str) -> bool:
-    """Whether the answer is 200."""
+def ready_of(host: str, health_port: int) -> dict[str, Any]:
+    """What a supervisor says under `/ready`, ready or not. Raises `OSError`."""
     try:
-        with open_local(url, _ANSWER_S) as answer:
-            return bool(answer.status == http.client.OK)
-    except OSError:  # not bound yet, or an answer that says no
+        with open_local(f"http://{host}:{health_port}/ready", _PAGE_S) as answer:
+            return dict(json.load(answer))
+    except urllib.error.HTTPError as answer:
+        return dict(json.load(answer))
+
+
+def is_settled(host: str, health_port: int) -> bool:
+    """Whether a supervisor is ready and no model prepares anything any more, so that requests have
+    the processor to themselves."""
+    try:
+        ready = ready_of(host, health_port)
+    except OSError:  # not bound yet
         return False
-
-
-def readiness(url: str) -> dict[str, Any] | None:
-    """What a supervisor says of its models, once it says that it is ready; `url` is that of
-    `/ready`."""
-    try:
-        with open_local(url, _ANSWER_S) as answer:
-            said: dict[str, Any] = json.load(answer)
-    except OSError:  # not bound yet, or an answer that says no
-        return None
-    return said
-
-
-def is_settled(ready: Mapping[str, Any] | None) -> bool:
-    """Whether a supervisor with this `readiness` is ready and no model prepares anything any more,
-    so that requests have the processor to themselves."""
-    return ready is not None and all(model["loading"] is None for model in ready["models"].values())
+    is_ready = ready["state"] in ("ready", "degraded")
+    return is_ready and all(model["loading"] is None for model in ready["models"].values())
 
 
 def last_words(log: IO[bytes]) -> str:
@@ -119,21 +96,80 @@ def _lines(log: IO[bytes]) -> list[str]:
     return log.read().decode(errors="replace").splitlines()
 
 
-class SupervisorEndedError(RuntimeError):
-    """The supervisor has ended with exit code `code`: 2 when the machine or the settings lack
-    something, which its last lines on standard error say."""
+class ProcessEndedError(RuntimeError):
+    """A child process has ended by itself with exit code `code`: 2 when the machine or the settings
+    lack something, which its last lines on standard error say."""
 
-    def __init__(self, code: int) -> None:
-        super().__init__(f"the supervisor ended with exit code {code}")
+    def __init__(self, name: str, code: int) -> None:
+        super().__init__(f"{name} ended with exit code {code}")
         self.code = code
 
 
-class SupervisedServer:
-    """Starts a supervisor and with it a server; the program that made it must `stop` it.
+class ChildProcess:
+    """A program that serves; the program that starts it must `stop` it.
 
-    It is out of reach of a Ctrl-C at the terminal, and stops by itself, cleanly, when the program
-    dies without having stopped it.
+    It is out of reach of a Ctrl-C at the terminal, and gets SIGTERM when the program that started
+    it dies without having stopped it. Start it from the main thread.
+
+    name  what errors call it
+    url   answers 200 while it is ready
     """
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        command: Sequence[str | Path],
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """`variables` are added to the environment."""
+        self.name, self._ready_url, self.command = name, url, list(map(str, command))
+        self.variables = dict(variables or {})
+
+    def start(self, output: IO[bytes] | None = None) -> None:
+        """Start it, also again after its end. Its log goes to `output`, or to standard error."""
+        self.process = subprocess.Popen(
+            bound(signal.SIGTERM, self.command),
+            env=os.environ | self.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output or sys.stderr,
+            stderr=output or sys.stderr,
+            start_new_session=True,
+        )
+
+    def is_ready(self) -> bool:
+        """Whether a request now would be answered. Raises `ProcessEndedError`."""
+        self.check_alive()
+        with suppress(OSError), open_local(self._ready_url, _ANSWER_S) as answer:
+            return bool(answer.status == http.client.OK)
+        return False  # not bound yet, or an answer that says no
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return hasattr(self, "process") and self.process.poll() is None
+
+    def check_alive(self) -> None:
+        """Raises `ProcessEndedError` if it has ended."""
+        code = self.process.poll()
+        if code is not None:
+            raise ProcessEndedError(self.name, code)
+
+    def stop(self) -> None:
+        """Let open streams finish, then end; a second call cuts them off."""
+        if self.is_running:
+            self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for its end."""
+        if hasattr(self, "process"):
+            self.process.wait(timeout_s)
+
+
+class SupervisedServer(ChildProcess):
+    """A supervisor and with it a server."""
 
     def __init__(
         self,
@@ -141,40 +177,19 @@ class SupervisedServer:
         *,
         settings_file: Path | None = None,
         variables: Mapping[str, str] | None = None,
-        output: IO[bytes] | None = None,
         command: Sequence[str | Path] = SUPERVISOR,
     ) -> None:
-        """Start it, from the main thread.
-
-        The ports of `serving` win over those of the file; `variables` are added to the environment
-        (`CARD_SERVING__DRAIN_S=5`). All logs go to `output`, or to standard error.
-        """
+        """The ports of `serving` win over those of the file; `variables` are like
+        `CARD_SERVING__DRAIN_S=5`."""
         file = [] if settings_file is None else [f"--settings={settings_file}"]
         ports = {f"CARD_SERVING__{name.upper()}": str(port) for name, port in serving.ports.items()}
         self.host = bracketed(reachable(serving.address))
         """Where programs on this machine reach the server, as it stands in front of a port."""
-        self._ready_url = f"http://{self.host}:{serving.health_port}/ready"
-        self.process = spawned([*map(str, command), *file], output, ports | dict(variables or {}))
-
-    def is_ready(self) -> bool:
-        """Whether a request now would be answered. Raises `SupervisorEndedError`."""
-        return self._readiness() is not None
+        self._health_port = serving.health_port
+        url = f"http://{self.host}:{serving.health_port}/ready"
+        super().__init__("the supervisor", url, [*command, *file], ports | dict(variables or {}))
 
     def is_settled(self) -> bool:
-        """As the function of that name says. Raises `SupervisorEndedError`."""
-        return is_settled(self._readiness())
-
-    def _readiness(self) -> dict[str, Any] | None:
+        """As the function of that name says. Raises `ProcessEndedError`."""
         self.check_alive()
-        return readiness(self._ready_url)
-
-    def check_alive(self) -> None:
-        """Raises `SupervisorEndedError` if the supervisor has ended."""
-        code = self.process.poll()
-        if code is not None:
-            raise SupervisorEndedError(code)
-
-    def stop(self) -> None:
-        """Let open streams finish, then end; a second call cuts them off."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        return is_settled(self.host, self._health_port)

@@ -21,6 +21,9 @@ class Compute:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
 
+FLOAT32 = Compute(torch.device("cpu"), bf16=False)
+
+
 def device_of(name: str) -> torch.device:
     """The device of a name: ``auto`` (a GPU if there is one), ``cpu`` or ``cuda``.
 

@@ -17,7 +17,7 @@ from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 from card_client import CardError
 from importing.checks import Model, PairError, Verdict, check_pair
 from loading.service import running_service
-from loading.supervised import SupervisorEndedError
+from loading.supervised import ProcessEndedError
 from trtllm.own_modes import DRAFT_TARGET, PLAIN, OwnModeError, measure
 from trtllm.report import Check, Installation, Report, Speed, is_served_from_here
 from trtllm.served import Served
@@ -172,7 +172,7 @@ class _Run:
                 except (CardError, OSError) as error:
                     self._unfinished(f"our service: {error}")
                 return served.alone
-        except (SupervisorEndedError, SettingsError, EngineError) as error:
+        except (ProcessEndedError, SettingsError, EngineError) as error:
             typer.echo(log.read_text(errors="replace")[-4000:] if log.exists() else "")
             self._unfinished(f"our service did not start: {error}")
             return []

@@ -1,19 +1,29 @@
-"""What a request may say, and the chat that it stands for."""
+"""What a request may say, the chat that it stands for, and the errors of that chat."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, ClassVar, Literal
 
+from fastapi import Request
 from pydantic import Field, JsonValue, model_validator
 
+from card_client import CardError
 from card_gateway.body import ChatBody
-from card_gateway.errors import refused
-from card_gateway.limits import MOST_ALTERNATIVES, MOST_FIELDS, MOST_TOOLS, AtMost, Few, Talk, Tools
+from card_gateway.errors import ApiError, from_triton, refused
+from card_gateway.limits import (
+    MOST_ALTERNATIVES,
+    MOST_FIELDS,
+    MOST_TOOLS,
+    NOT_OFFERED,
+    AtMost,
+    Few,
+    Talk,
+    Tools,
+)
 from card_gateway.messages import Message, Part
-from card_gateway.neutral import NOT_OFFERED
-from card_gateway.responses.items import Item, messages_of
-from card_gateway.responses.memory import ItemMemory
+from card_gateway.responses.items import Item, ItemMemory, messages_of
 from card_gateway.sampling import SamplingBody
 from card_gateway.tools.definitions import (
     AllowedChoice,
@@ -174,3 +184,33 @@ class ResponseBody(SamplingBody):
     def _tool_choice(self) -> ToolChoice | None:
         choice = self.tool_choice
         return choice if choice is None or isinstance(choice, str) else choice.of_chat()
+
+
+_NAMES = {
+    "logprobs": "include",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "response_format": "text.format",
+}
+
+
+@contextmanager
+def fields_renamed(request: Request) -> Iterator[None]:
+    """Raises an `ApiError` in place of one that names a field of chats, or of a `CardError`."""
+    try:
+        yield
+    except CardError as error:
+        guided_by = getattr(request.state, "guided_by", None)
+        raise _renamed(from_triton(error, guided_by)) from error
+    except ApiError as error:
+        raise _renamed(error) from error
+
+
+def _renamed(error: ApiError) -> ApiError:
+    field, dot, inside = (error.param or "").partition(".")
+    if field not in _NAMES:
+        return error
+    # Places of messages are not those of items: instructions come first, calls are joined.
+    param = _NAMES[field] + (f"{dot}{inside}" if field != "messages" else "")
+    message = error.message.replace(f"{field}{dot}{inside}", param, 1)
+    return ApiError(error.status_code, message, param=param, code=error.code)

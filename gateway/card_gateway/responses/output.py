@@ -1,18 +1,22 @@
-"""The answer while it is written: its items, and the events that tell of them."""
+"""The answer while it is written: its items, and the server-sent events that tell of them."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from card_gateway.errors import ApiError
+from card_client import CardError
+from card_gateway.errors import ApiError, from_triton
+from card_gateway.events import event_of
+from card_gateway.figures import Usage
 from card_gateway.generation import Piece
+from card_gateway.reading import Workers
 from card_gateway.responses.body import ResponseBody
-from card_gateway.scores import Scores
+from card_gateway.responses.items import ItemMemory
+from card_gateway.tokens import Scores
 from card_gateway.tools.calls import Call
-from card_gateway.usage import Usage
 
 Json = dict[str, Any]
 
@@ -216,3 +220,35 @@ def _usage(usage: Usage) -> Json:
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         **{name: told[name] for name in ("speculation",) if name in told},
     }
+
+
+async def response_events(
+    answer: ResponseAnswer,
+    first: Piece,
+    pieces: AsyncGenerator[Piece, None],
+    memory: ItemMemory | None,
+    workers: Workers,
+) -> AsyncIterator[bytes]:
+    """The answer piece by piece; its items go to `memory` at the end."""
+
+    async def events(piece: Piece) -> bytes:
+        is_large = piece.is_large or (bool(piece.finish_reason) and answer.is_scored)
+
+        def made() -> bytes:
+            told = answer.events(piece)
+            return b"".join(event_of(event, event["type"], large=is_large) for event in told)
+
+        return await workers.run_if_large(is_large, made)
+
+    for event in answer.opening():
+        yield event_of(event, event["type"])
+    yield await events(first)
+    try:
+        async for piece in pieces:
+            yield await events(piece)
+    except CardError as error:
+        event = answer.failed(from_triton(error))
+        yield event_of(event, event["type"])
+    else:
+        if memory is not None:
+            memory.keep(answer.output)

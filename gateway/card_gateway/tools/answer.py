@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from card_gateway.answer import ChatAnswer, Json
-from card_gateway.generation import Piece
-from card_gateway.scores import Scores
-from card_gateway.several import Pieces
+from card_gateway.generation import Piece, Pieces
+from card_gateway.tokens import Scores
 from card_gateway.tools.calls import Call, CallParser, ObjectScan, Part, whole_calls
 from card_gateway.tools.definitions import ToolUse
 

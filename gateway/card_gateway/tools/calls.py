@@ -30,7 +30,7 @@ _HEAD = re.compile(
 
 _DECODER = json.JSONDecoder()
 _LONGEST_HEAD = 1 << 14
-"""Letters of a call whose name is not known yet: with each piece of text all of them are read."""
+"""Letters of a call without a known name: with each piece of text all of them are read."""
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,25 @@
-"""Tools and calls as plain text, for a chat template that does not know them.
+"""Tools and calls written down: as plain text, for a chat template that does not know them; as the
+grammar of a text in which a function must be called; and what the server says of that grammar.
 
-The words are those on which the models that call functions in the Hermes form were trained: the
-system message lists the functions between `<tools>` tags, an assistant's calls stand between
-`<tool_call>` tags, and a user's message has the results between `<tool_response>` tags.
+The words of the text are those on which models that call functions in the Hermes form were trained:
+the system message lists the functions between `<tools>` tags, an assistant's calls stand between
+`<tool_call>` tags, and a user's message has the results between `<tool_response>` tags. The grammar
+is in the Lark dialect of `llguidance`, where `%json` stands for every text that fits a JSON schema.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
+
+from card_client import CardError
+from card_gateway.errors import ApiError, as_json, refused
+from card_gateway.structured import Guide, compact_json
+from card_gateway.tools.definitions import Function, ToolUse
 
 CALL, END_OF_CALL = "<tool_call>", "</tool_call>"
 
@@ -66,3 +75,96 @@ def _call(call: Mapping[str, Any]) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
+
+
+_RULE = re.compile(r"call_(\d+):")
+_STRICT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""One way to write an object, the one that models know best: spaces are no place to get lost in."""
+_LENIENT = {**_STRICT, "lenient": True}
+"""Keywords that cannot be held to are left out, as of a schema that only describes."""
+
+
+def grammar_of(use: ToolUse) -> str | None:
+    """What `use` alone makes of a text; None: it may be anything."""
+    if use.required:
+        return f"start: calls\n{_calls(use)}"
+    if use.is_strict:
+        return _text_with_calls(use)
+    return None
+
+
+def calls_or_json_grammar(use: ToolUse, schema: str) -> str:
+    """Calls, each of a function that `use` allows, or an answer that fits the JSON schema."""
+    return f"start: calls | answer\nanswer: %json {schema}\n{_calls(use)}"
+
+
+def function_at(grammar: str, use: ToolUse, line: int) -> Function | None:
+    """The function with its arguments in line `line` (from 1) of a grammar of these tools."""
+    lines = grammar.splitlines()
+    found = _RULE.match(lines[line - 1]) if 0 < line <= len(lines) else None
+    return None if found is None else use.callable[int(found[1])].function
+
+
+def _calls(use: ToolUse) -> str:
+    """One call, or several where `use` allows that."""
+    several = ' ("\\n" call)*' if use.parallel else ""
+    return f"calls: call{several}\n{_call_rules(use, json.dumps(CALL))}"
+
+
+def _text_with_calls(use: ToolUse) -> str:
+    """Any text with calls anywhere, or with one at its end: what opens a call is always one,
+    because the shortest text that ends with it is taken."""
+    start = "call* TEXT" if use.parallel else "call | TEXT"
+    text = f"TEXT: /(?s:.*)/\nopened[lazy]: TEXT {json.dumps(CALL)}"
+    return f"start: {start}\n{text}\n{_call_rules(use, 'opened')}"
+
+
+def _call_rules(use: ToolUse, opening: str) -> str:
+    functions = [tool.function for tool in use.callable]
+    rules = [f"call_{place}: {_rule(function)}" for place, function in enumerate(functions)]
+    names = " | ".join(f"call_{place}" for place in range(len(functions)))
+    closing = json.dumps(f"\n{END_OF_CALL}")
+    return "\n".join([f'call: {opening} "\\n" ({names}) {closing}', *rules, ""])
+
+
+def _rule(function: Function) -> str:
+    """A call's JSON. Arguments are an object, held to all of the schema of a strict function."""
+    name = json.dumps(function.name, ensure_ascii=False)
+    opening = json.dumps(f'{{"name": {name}, "arguments": ', ensure_ascii=False)
+    parameters: dict[str, Any] = (
+        {"properties": {}} if function.parameters is None else function.parameters
+    )
+    options = _STRICT if function.strict else _LENIENT
+    schema = {**parameters, "type": "object", "x-guidance": options}
+    return f'{opening} %json {compact_json(schema)} "}}"'
+
+
+_GUIDE = "guided_decoding_guide"
+_PLACE = re.compile(r"line (\d+) column \d+: (?:failed to compile JSON schema: )?(.*)", re.DOTALL)
+
+
+@contextmanager
+def tools_named(use: ToolUse, guide: Guide | None) -> Iterator[None]:
+    """Raises an `ApiError` for a `CardError` that names the guide, which was made of tools."""
+    try:
+        yield
+    except CardError as error:
+        if guide is None or not error.message.startswith(_GUIDE):
+            raise
+        if error.message.startswith(f"{_GUIDE}_type"):
+            field, what = "tools", "a strict tool"
+            if use.required:
+                field, what = "tool_choice", "a tool_choice that requires a call"
+            raise refused(field, error.message.replace(f"{_GUIDE}_type", what)) from error
+        raise _refused(error.message, use, guide) from error
+
+
+def _refused(said: str, use: ToolUse, guide: Guide) -> ApiError:
+    place = _PLACE.search(said)
+    function = None if place is None else function_at(guide.text, use, int(place[1]))
+    if place is not None and function is not None:
+        what = f"the parameters of the tool {as_json(function.name)}"
+        return refused("tools", f"{what} cannot be compiled: {place[2]}")
+    if place is not None and guide.field != "tools":
+        return refused(guide.field, f"{guide.field} cannot be compiled as json_schema: {place[2]}")
+    return refused("tools", said.replace(_GUIDE, "the grammar that tools make"))

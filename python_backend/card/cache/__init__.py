@@ -1,15 +1,14 @@
 """The candidate cache: a pool of slots in shared memory, and the queries of a tree.
 
 `layout`        the fields of the pool, and the one role that writes each
-`pool`          the shared file: `card` creates and locks it, the engines find it
+`pool`          the shared file and its directory: `card` creates and locks it, the engines find it
 `header`        its first bytes, and the bells that wake the processes
-`home`          the private directory of the file, and the sweep of left-over pools
 `request`       the request of a session: prompt, limits, sampling, speculation
 `slot`          the view with which every role reads a slot; `card` opens and closes it
 `engine_slots`  how the target commits, the draft publishes trees, and devices send chains
-`states`        the target's hidden states, for a draft that reads them
 `tree`          validated snapshots of a tree, and the query
-`reports`       the target's steps and the likeliest ids, for requests that ask for them
+`reports`       the target's steps, likeliest ids and hidden states, where a request or a draft
+                asks for them
 """
 
 from card.cache.engine_slots import DraftProgress, DraftSlot, RemoteSlot, TargetSlot
@@ -31,10 +30,9 @@ from card.cache.layout import (
     SlotState,
 )
 from card.cache.pool import Pool, PoolError, SlotWatch
-from card.cache.reports import Step
+from card.cache.reports import NO_STATES, States, Step
 from card.cache.request import ANY, SlotRequest, choice_words, digest_of
 from card.cache.slot import CardSlot, SlotCounters
-from card.cache.states import NO_STATES, States
 from card.cache.tree import (
     LEAST_CHANCE,
     NO_CANDIDATES,

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from card.cache.header import Bell
 from card.cache.layout import DRAFT_COUNTERS, MAX_ROWS, TARGET_COUNTERS, Finish
-from card.cache.reports import Step, packed, write_step
+from card.cache.reports import States, Step, begin_states, packed, write_states, write_step
 from card.cache.request import Record
 from card.cache.slot import SlotView, Stopwatch
-from card.cache.states import States, begin_states, write_states
 from card.cache.tree import chain_begins_at, write_chain
 from card.sampling import Likeliest
 

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from card.cache.header import Bell
 from card.cache.layout import Finish, SlotState
-from card.cache.reports import Step, read_steps, unpacked
+from card.cache.reports import States, Step, read_states, read_steps, unpacked
 from card.cache.request import Record, SlotRequest, read_request, write_request
-from card.cache.states import States, read_states
 from card.cache.tree import Tree, read_chain
 
 _READ_ATTEMPTS = 3

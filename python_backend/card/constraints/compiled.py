@@ -10,9 +10,9 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer
 from numpy.typing import NDArray
 
+from card.constraints.constraint import SLOW_S
 from card.constraints.grammar import explained, grammar_of
 from card.constraints.guide import Budget, Guide, GuideError
-from card.constraints.threads import SLOW_S
 from model_files import ModelFilesError, model_files_of
 from model_files.end_ids import end_ids
 

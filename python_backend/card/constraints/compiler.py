@@ -8,10 +8,14 @@ from concurrent.futures import Future
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from card.constraints.constraint import Constraint
-from card.constraints.draft_constraint import DraftConstraint
+from card.constraints.constraint import (
+    SLOW_S,
+    Constraint,
+    DraftConstraint,
+    GuideThreads,
+    RestingThread,
+)
 from card.constraints.guide import Guide, GuideError
-from card.constraints.threads import SLOW_S, GuideThreads, RestingThread
 
 if TYPE_CHECKING:  # most services never use guides, and llguidance takes memory
     from card.constraints.compiled import CompiledGuide, GuidedTokens

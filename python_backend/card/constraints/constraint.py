@@ -1,20 +1,74 @@
-"""Enforces a guide on a text of the target, and computes masks a step ahead of the loop."""
+"""Enforces a guide on a text of the target, and masks the draft's candidates with it.
+
+A loop must not wait for a guide, so threads compute masks a step ahead of it. llguidance lets other
+threads run while it computes a mask. A step of an ordinary guide takes some microseconds; a step of
+an ambiguous grammar takes up to seconds.
+"""
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from card.constraints.guide import GuideError
-from card.constraints.threads import SLOW_S, GuideThreads
 
 if TYPE_CHECKING:  # as in `card.constraints.compiler`
     from card.constraints.compiled import CompiledGuide, GuidedText
+
+Result = TypeVar("Result")
+Masks = list[NDArray[np.bool_]]
+
+SLOW_S = 0.005
+"""A guide is slow from this processor time of a step on; a loop waits this long for a step of
+another guide. An ordinary step takes 0.1 ms. The time decides in which thread a guide computes and
+whether its text gets candidates, and never changes the text."""
+
+_QUICK_THREADS = 8
+"""Steps that may be slow at the same time before an ordinary guide waits for one of them."""
+_REST_OF_SLOW = 4.0
+
+
+class RestingThread:
+    """One thread that works in order. After each piece it sleeps `rest` times as long as the piece
+    took, which leaves a share of the processor to others."""
+
+    def __init__(self, name: str, rest: float) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._rest = rest
+        self._rests_until = 0.0
+
+    def submit(self, work: Callable[[], Result]) -> Future[Result]:
+        return self._thread.submit(self._rested, work)
+
+    def _rested(self, work: Callable[[], Result]) -> Result:
+        started = time.monotonic()
+        if started < self._rests_until:
+            time.sleep(self._rests_until - started)
+            started = time.monotonic()
+        try:
+            return work()
+        finally:
+            ended = time.monotonic()
+            self._rests_until = ended + self._rest * (ended - started)
+
+
+class GuideThreads:
+    """Several threads for ordinary guides; one resting thread for all slow guides."""
+
+    def __init__(self) -> None:
+        self._quick = ThreadPoolExecutor(_QUICK_THREADS, thread_name_prefix="guides")
+        self._slow = RestingThread("slow-guides", _REST_OF_SLOW)
+
+    def submit(self, work: Callable[[], Result], *, slow: bool) -> Future[Result]:
+        return self._slow.submit(work) if slow else self._quick.submit(work)
+
 
 _QUICK_AGAIN = 16
 """Quick steps after which a text is no longer slow."""
@@ -119,3 +173,56 @@ class Constraint:
         elif self._slow_steps:
             self._slow_steps -= 1
         return step
+
+
+class DraftConstraint:
+    """Masks the candidates of one text with its guide while that is fast. It gives a slow guide up,
+    because the target enforces the guide anyway. One thread uses it; other threads compute."""
+
+    def __init__(
+        self, compiled: Future[CompiledGuide], threads: GuideThreads, patience_s: float
+    ) -> None:
+        self._compiled = compiled
+        self._threads = threads
+        self._patience_s = patience_s
+        self._text: GuidedText | None = None
+        self._unread: list[int] = []
+        self._given_up = False
+
+    def advance(self, tokens: list[int]) -> None:
+        """The text grew."""
+        if not self._given_up:
+            self._unread += tokens
+
+    def masks_behind(self, paths: Sequence[list[int]]) -> Masks | None:
+        """Ids that may follow each of these paths, [vocabulary] bool; none behind a path that the
+        guide does not allow. None: the guide is not compiled yet, or is given up."""
+        if self._given_up or not self._compiled.done():
+            return None
+        tokens, self._unread = self._unread, []
+        try:
+            self._given_up = self._compiled.result().is_slow
+            if self._given_up:
+                return None
+            work = self._threads.submit(lambda: self._masks(tokens, paths), slow=False)
+            return work.result(self._patience_s)
+        except (GuideError, NotYetError):
+            self._given_up = True
+            return None
+
+    def _masks(self, tokens: list[int], paths: Sequence[list[int]]) -> Masks:
+        if self._text is None:
+            self._text = self._compiled.result().begin()
+        text, masks = self._text, Masks()
+        for token in tokens:
+            self._check_wanted()
+            text.advance(token)
+        for path in paths:
+            self._check_wanted()
+            masks.append(text.allowed_behind(path))
+        return masks
+
+    def _check_wanted(self) -> None:
+        """Raises `GuideError` where the answer comes too late."""
+        if self._given_up:
+            raise GuideError("the draft has given this guide up")

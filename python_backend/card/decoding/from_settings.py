@@ -6,13 +6,13 @@ from pathlib import Path
 
 from card.engines import Engine, EngineError
 from card.settings import Settings
-from card.speculation.acceptance import RULES, AcceptanceConfig, AcceptanceRule
+from card.speculation.acceptance import RULES, AcceptanceConfig, Exact
 from card.speculation.control import CHOOSES_ROWS, CONTROLLERS, ControlConfig, Controller
 from card.speculation.ngram import NgramMemory
 from card.speculation.ngram_file import NgramFileError, read_table
 
 
-def acceptance_rules(settings: Settings) -> dict[str, AcceptanceRule]:
+def acceptance_rules(settings: Settings) -> dict[str, Exact]:
     """By registry key."""
     speculation = settings.speculation
     config = AcceptanceConfig(speculation.loose_entropy, speculation.loose_window)

@@ -15,10 +15,8 @@ from card.cache import Finish, Pool
 from card.constraints import Budget, GuideError
 from card.constraints.compiler import GuideCompiler
 from card.decoding.from_settings import acceptance_rules, controller, ngram_memory
-from card.decoding.open_sessions import OpenSessions
-from card.decoding.prefill import Prefill
+from card.decoding.open_sessions import OpenSessions, Prefill
 from card.decoding.session import NO_QUERY, Query, TargetSession
-from card.decoding.states import publish_states
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
@@ -133,11 +131,11 @@ class TargetLoop:
 
     @property
     def is_idle(self) -> bool:
-        """Never while a slot is in use: nobody rings for what a pacing waits for."""
+        """Never while a slot is in use: no bell rings for what a pacing waits for."""
         return False
 
     def _ready(self, *, draft_lives: bool) -> tuple[list[TargetSession], list[TargetSession]]:
-        """Sessions whose turn it is: those that stream, and those that read their prompts."""
+        """Sessions that take part in the pass: those that stream, and those that read prompts."""
         ready: tuple[list[TargetSession], list[TargetSession]] = [], []
         for session in self._sessions:
             if session.slot.finish(session.session_id) is Finish.RUNNING:
@@ -177,7 +175,7 @@ class TargetLoop:
         for session in reading:
             begins.append(session.tell_draft(works=plan.prepares or not session.adapts))
         begins.append(self._tell_stopped())
-        if any(begins):  # once all is told: a draft that finds nothing to do sleeps on
+        if any(begins):  # last, because a draft that finds nothing to do sleeps on
             self._pool.slot_bell.ring()
         return plan
 
@@ -191,8 +189,8 @@ class TargetLoop:
         )
 
     def _tell_stopped(self) -> bool:
-        """Tell the draft whether it works for none of those whose pacing adapts, if that is news;
-        whether it begins to work again."""
+        """Tell the draft, on a change, whether it works for no session with an adaptive pacing;
+        returns whether it begins to work again."""
         adapting = [session for session in self._sessions if session.adapts]
         stopped = bool(adapting) and all(session.stops_draft for session in adapting)
         if stopped is self._draft_stopped:
@@ -283,7 +281,7 @@ class TargetLoop:
             confirmed = result.rows
             session.slot.verify(0)
         if rows.states is not None:
-            publish_states(self._engine, session, confirmed, rows.states)
+            session.publish_states(self._engine, confirmed, rows.states)
         self._engine.commit_kv(session.engine_session, confirmed)
         if result is not None:
             session.commit(result, query or NO_QUERY)
@@ -311,7 +309,7 @@ class TargetLoop:
     ) -> None:
         """Let the controller hear what the pass gave those that stream."""
         pairs = [
-            (turn.session, _outcome(turn.query, result))
+            (turn.session, turn.query.outcome(result))
             for turn, result in zip(turns, results, strict=True)
             if turn.query is not None
         ]
@@ -333,13 +331,6 @@ class TargetLoop:
         elif self._sessions and not works and self._idle_since is None:
             self._idle_since = now
         return waited
-
-
-def _outcome(query: Query, result: VerifyResult | None) -> Outcome:
-    if result is None:
-        return Outcome()
-    path = [row - 1 for row in result.rows[1:]]  # the first row is the last committed token
-    return Outcome.of(query.candidates, query.drafted, path, rejected=result.rejected)
 
 
 def _way_of(sessions: Sequence[TargetSession], outcomes: Sequence[Outcome], *, beside: bool) -> str:

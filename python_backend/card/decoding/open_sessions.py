@@ -1,18 +1,25 @@
-"""The sessions of all open slots: taken over when `card` opens one, ended when it closes it."""
+"""The sessions of all open slots: `card` opens and closes them; and how much of their prompts they
+read in a pass."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSlot
 from card.constraints.compiler import GuideCompiler
 from card.constraints.constraint import Constraint
 from card.decoding.session import TargetSession
 from card.engines import Engine
-from card.speculation.ngram import NgramMemory
+from card.engines.row_costs import CostCurve
+from card.sampling import History
+from card.speculation.ngram import NgramMemory, NgramProposer
 
 log = logging.getLogger(__name__)
+
+_NEARLY_AS_FAST = 0.8
+"""A pass of half a chunk's rows is preferred if it reads at least this share of the prompt tokens
+per second of a whole chunk, because streams wait half as long."""
 
 
 class OpenSessions:
@@ -58,7 +65,7 @@ class OpenSessions:
                 return
             constraint = self._guides.constraint(request.guide)
         proposer = self._ngrams.proposer(request.salt)
-        self._sessions[slot.index] = TargetSession.adopt(
+        self._sessions[slot.index] = taken_over(
             slot, session_id, request, self._engine, constraint, proposer
         )
 
@@ -78,3 +85,79 @@ class OpenSessions:
             if is_closed:
                 slot.release(session_id)
         return ended
+
+
+def taken_over(
+    slot: TargetSlot,
+    session_id: int,
+    request: SlotRequest,
+    engine: Engine,
+    constraint: Constraint | None = None,
+    proposer: NgramProposer | None = None,
+) -> TargetSession:
+    """The session of an open slot, which continues behind its committed tokens.
+
+    proposer  an n-gram proposer that has read nothing yet; None: a new one without other texts
+    """
+    committed = slot.output(0, slot.adopt(session_id)).tolist()
+    history = History(request.prompt, len(request.prompt) + request.max_tokens)
+    for token in committed:
+        history.append(token)
+    if constraint is not None:
+        constraint.advance(committed)
+    # Rows must not depend on the passes that read the rows before them, and kept KV has no logits
+    # of the prompt. The last token is always read, because its logits are needed.
+    if request.reuses_kv and engine.row_invariant and not request.prompt_log_probabilities:
+        session = engine.open_session(history.tokens[:-1], request.salt)
+    else:
+        session = engine.open_session()
+    slot.count_reuse(engine.length(session))
+    return TargetSession(
+        slot,
+        session_id,
+        request,
+        history,
+        session,
+        engine.vocabulary,
+        constraint,
+        proposer or NgramProposer(),
+    )
+
+
+class Prefill:
+    """Shares a chunk of rows among prompts and streams, so that a stream never waits for more than
+    one pass of a chunk's rows.
+
+    chunk     most prompt tokens of a pass, and most rows of a pass with streams
+    costs_ms  milliseconds of a pass by its rows; empty if not measured
+    """
+
+    def __init__(self, chunk: int, costs_ms: Mapping[int, float]) -> None:
+        self._chunk = chunk
+        self._half = max(1, chunk // 2)
+        self._curve = CostCurve(costs_ms) if costs_ms else None
+
+    def rows_of_streams(self, prompts: int) -> int:
+        """Rows that all streams together may verify while `prompts` sessions read prompts. The
+        prompts always get the other half of the chunk, or a token for each."""
+        return max(1, self._chunk - max(self._half, prompts))
+
+    def tokens(self, prompts: int, streaming: int) -> int:
+        """Prompt tokens that each of `prompts` sessions may read in a pass with `streaming` rows of
+        streams.
+
+        The streams' rows count as part of the chunk. If every row takes time (a processor), a pass
+        of half a chunk reads prompts nearly as fast, and is preferred. If rows are nearly free (a
+        GPU), it is slower.
+        """
+        if not streaming:
+            return max(1, self._chunk // prompts)
+        most = max(1, max(self._half, self._chunk - streaming) // prompts)
+        of_half = (self._half - streaming) // prompts
+        if of_half > 0 and self._curve is not None:
+            half_ms, most_ms = (
+                self._curve.pass_ms(streaming + prompts * each) for each in (of_half, most)
+            )
+            if of_half / half_ms >= _NEARLY_AS_FAST * most / most_ms:
+                return of_half
+        return most

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,17 +13,17 @@ from card.cache import (
     Candidates,
     Finish,
     SlotRequest,
+    States,
     Step,
     TargetSlot,
     Tree,
     num_agreed,
 )
 from card.constraints.constraint import Constraint
-from card.decoding.draft_wait import DraftWait
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, SequenceTokens
 from card.sampling import History, SamplingParameters, likeliest, log_probability
 from card.speculation.acceptance import VerifyResult
-from card.speculation.control import Share
+from card.speculation.control import Outcome, Share
 from card.speculation.ngram import JUDGED, NgramProposer
 from card.speculation.pacing import PACINGS, Pacing, Progress
 from card.speculation.sources import WITHOUT_DRAFT, Source, chain_ahead
@@ -46,8 +46,20 @@ class Query(NamedTuple):
             return self
         return Query(self.candidates.first(count), self.drafted, self.at_ns)
 
+    def outcome(self, result: VerifyResult | None) -> Outcome:
+        """What became of the candidates, for the controller."""
+        if result is None:
+            return Outcome()
+        path = [row - 1 for row in result.rows[1:]]  # the first row is the last committed token
+        return Outcome.of(self.candidates, self.drafted, path, rejected=result.rejected)
+
 
 NO_QUERY = Query()
+
+
+_LEAST_WAIT = 1 / 64
+"""Least share of the longest wait: each wait in vain halves the next one, so that with a draft that
+lives and gives nothing a text costs one whole wait and not one per token."""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +78,7 @@ class TargetSession:
     takes_turns    the controller may make it wait for the draft
     constraint     keeps the text within its guide; None: there is no guide
     stops_draft    whether the target stopped the draft for this session
+    wait_share     how much of the longest wait the next one may last
     awaited        draft passes for which the next pass waits; 0: it does not wait
     patience_s     longest wait for the draft, in seconds
     """
@@ -78,7 +91,7 @@ class TargetSession:
     vocabulary: int
     constraint: Constraint | None = None
     proposer: NgramProposer = field(default_factory=NgramProposer)
-    draft_wait: DraftWait = field(default_factory=DraftWait)
+    wait_share: float = 1.0
     stops_draft: bool = False
     awaited: int = 0
     patience_s: float = 0.0
@@ -104,31 +117,6 @@ class TargetSession:
         self.is_remote = request.is_remote
         self.adapts = pacing.adapts and not request.is_remote
         self.takes_turns = pacing.takes_turns and self.adapts
-
-    @classmethod
-    def adopt(
-        cls,
-        slot: TargetSlot,
-        session_id: int,
-        request: SlotRequest,
-        engine: Engine,
-        constraint: Constraint | None = None,
-        proposer: NgramProposer | None = None,
-    ) -> TargetSession:
-        """Take over a slot and continue behind its committed tokens.
-
-        proposer  an n-gram proposer that has read nothing yet; None: a new one without other texts
-        """
-        committed = slot.output(0, slot.adopt(session_id)).tolist()
-        history = History(request.prompt, len(request.prompt) + request.max_tokens)
-        for token in committed:
-            history.append(token)
-        if constraint is not None:
-            constraint.advance(committed)
-        session, vocabulary = _open_session(engine, request, history), engine.vocabulary
-        slot.count_reuse(engine.length(session))
-        proposer = proposer or NgramProposer()
-        return cls(slot, session_id, request, history, session, vocabulary, constraint, proposer)
 
     @property
     def waits(self) -> bool:
@@ -172,11 +160,11 @@ class TargetSession:
     def _end_wait(self, longest_s: float, *, draft_lives: bool) -> bool:
         """End the wait if the draft made the awaited passes or the wait timed out."""
         if not self._awaits_draft(draft_lives=draft_lives):
-            self.draft_wait.restore()
+            self.wait_share = 1.0
             return True
-        is_over = self.draft_wait.is_over(time.monotonic() - self.committed_s, longest_s)
+        is_over = time.monotonic() - self.committed_s > self.wait_share * longest_s
         if is_over:
-            self.draft_wait.shorten()
+            self.wait_share = max(_LEAST_WAIT, self.wait_share / 2)
         return is_over
 
     def _awaits_draft(self, *, draft_lives: bool) -> bool:
@@ -315,6 +303,21 @@ class TargetSession:
         self.read_text(len(self.history))
         self.committed_s = time.monotonic()
 
+    def publish_states(self, engine: Engine, confirmed: Sequence[int], states: States) -> None:
+        """Publish the hidden states of a pass's `confirmed` rows, before their KV joins the prefix,
+        for a draft that reads them. Of a prompt only the last tokens are published, as many as the
+        slot holds.
+
+        states  [rows, numbers] of the pass
+        """
+        first, places = engine.length(self.engine_session), self.slot.state_tokens
+        if not places or not self.drafts or self.is_remote:
+            return
+        behind = self.history.prompt_length - places - first
+        kept = confirmed[max(0, behind) :]
+        if kept:
+            self.slot.publish_states(first + len(confirmed) - len(kept), states[kept])
+
     def remember(self, engine: Engine) -> None:
         """Keep this session's KV for later texts with the same beginning."""
         if self.request.reuses_kv:
@@ -336,14 +339,3 @@ def _guided(chain: Candidates, forced: list[int]) -> Candidates:
         return chain
     behind = forced[agreed:]
     return chain.first(agreed).followed_by(Candidates.chain(behind, [1.0] * len(behind)))
-
-
-def _open_session(engine: Engine, request: SlotRequest, history: History) -> int:
-    """Open the session with kept KV where that cannot change the result.
-
-    Rows must not depend on the passes that read the rows before them, and the request must not ask
-    for the prompt's logits. The last token is always read, because its logits are needed.
-    """
-    if not (request.reuses_kv and engine.row_invariant) or request.prompt_log_probabilities:
-        return engine.open_session()
-    return engine.open_session(history.tokens[:-1], request.salt)

@@ -2,7 +2,6 @@
 
 `loop`      follows the commits of all sessions and grows their trees, one draft pass at a time
 `drafters`  makes the drafters that the settings name
-`remote`    publishes the chains of devices, for sessions that the loop does not draft for
 """
 
 from card.drafting.drafters import make_drafters, token_pass_ms

@@ -9,7 +9,7 @@ from functools import partial
 
 from card.cache import ANY, DraftSlot, Pool, SlotRequest, SlotWatch
 from card.constraints.compiler import GuideCompiler
-from card.constraints.draft_constraint import DraftConstraint
+from card.constraints.constraint import DraftConstraint
 from card.speculation.drafters import DraftedSession, Drafter
 from card.speculation.pacing import PACINGS, Pacing, Progress
 from card.speculation.tree import GrowingTree, Nodes

@@ -2,11 +2,12 @@
 
 A session's KV cache is a confirmed prefix followed by pending entries, one per row forwarded since
 the last commit. `forward` appends pending entries; `commit_kv` confirms some and drops the rest.
+`ArrayLogits` and `RankedIds` are what forwarding returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -153,3 +154,54 @@ class Engine(Protocol):
     ) -> None:
         """Append the pending entries `confirmed` to the prefix, in order. Keep the entries in
         `surviving`, renumbered in the given order (parents before children); drop the others."""
+
+
+def wanted_rows(batch: Sequence[SequenceTokens]) -> Iterator[tuple[SequenceTokens, slice]]:
+    """The rows of each session, and the slice of its logits among all wanted logits."""
+    at = 0
+    for rows in batch:
+        yield rows, slice(at, at + rows.wanted)
+        at += rows.wanted
+
+
+def own_rows(batch: Sequence[SequenceTokens]) -> Iterator[slice]:
+    """Of each session, the slice of its rows among all rows."""
+    at = 0
+    for rows in batch:
+        yield slice(at, at + len(rows.tokens))
+        at += len(rows.tokens)
+
+
+class ArrayLogits:
+    """Logits of one session's rows, [rows, vocabulary] float32."""
+
+    def __init__(
+        self, values: NDArray[np.float32], states: NDArray[np.uint16] | None = None
+    ) -> None:
+        self._values = values
+        self.states = states
+
+    def row(self, index: int) -> NDArray[np.float32]:
+        row: NDArray[np.float32] = self._values[index]
+        return row
+
+    def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        raise TypeError(
+            "only an engine with sessions of growing trees ranks (SequenceTokens.ranking)"
+        )
+
+
+class RankedIds:
+    """The likeliest ids of one session's rows, [rows, best], and their log-probabilities."""
+
+    states = None
+
+    def __init__(self, ids: NDArray[np.int64], log_probabilities: NDArray[np.float32]) -> None:
+        self._ids = ids
+        self._log_probabilities = log_probabilities
+
+    def row(self, index: int) -> NDArray[np.float32]:
+        raise TypeError("these rows have only their likeliest ids (SequenceTokens.ranking)")
+
+    def best(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return self._ids, self._log_probabilities

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from card.engines.architecture import Architecture
 from card.engines.chains import forward_one_by_one
 from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens, Text
-from card.engines.kept import KeptTexts
 from card.engines.layout import EXTENT_MULTIPLE, KeyValueBuffers, Layout, rounded_up
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
-from card.engines.prefix_cache import BLOCK
+from card.engines.prefix_cache import BLOCK, KeptTexts
 from card.engines.row_costs import COSTED_ROWS, RowCosts
 
 

@@ -6,8 +6,15 @@ step, not the draft. Greedy is the same code without noise. Verification therefo
 acceptance rule: the target samples, and a candidate is accepted if it is that very token.
 """
 
-from card.sampling.choice import InvalidLogitsError, banned_ids, biased, log_probability, sample
-from card.sampling.likeliest import Likeliest, likeliest
+from card.sampling.choice import (
+    InvalidLogitsError,
+    Likeliest,
+    banned_ids,
+    biased,
+    likeliest,
+    log_probability,
+    sample,
+)
 from card.sampling.noise import LARGEST_NOISE, PositionNoise, gumbel
 from card.sampling.parameters import History, SamplingParameters
 from card.sampling.ranking import rank_candidates

@@ -6,6 +6,5 @@
 `metrics`      what `card` counts
 
 A room imports from those below it alone, and `metrics` from `requests`. `log` (one line per event),
-`geometry` (the pool's sizes), `found_pool` (for who looks into it) and `spare_memory` (which goes
-back to the kernel) serve all of them.
+`geometry` (the pool's sizes) and `found_pool` (the pool of the present `card`) serve all of them.
 """

@@ -13,6 +13,7 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from card.decoding.from_settings import ngram_memory
@@ -22,7 +23,6 @@ from card.engines.vocabulary import shared_vocabulary, vocabulary_size
 from card.serving.child import signal_on_parent_exit
 from card.serving.log import EventLog
 from card.serving.notices import LOAD_ERRORS
-from card.serving.requests.chat_parameters import chat_parameters
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import GUESTS, ModelSettings, Settings
 from card.settings.models import DraftSettings, TargetSettings
@@ -30,7 +30,9 @@ from card.speculation.drafters.heads.reading import read_head
 from card.vllm.process import vllm_python
 from model_files import ModelFiles, ModelFilesError, model_files_of
 from model_files.cautions import cautions
+from model_files.interface import special_tokens
 from model_files.opening import is_gguf
+from model_files.template_trial import try_template
 
 _INSTEAD = {
     "draft": ", or set draft: null to serve without one",
@@ -63,7 +65,7 @@ class ModelFilesReading:
 
     @property
     def result(self) -> tuple[str | None, dict[str, str]]:
-        """What is wrong, in one line, and what clients are told of the target."""
+        """What is wrong, in one line, and what clients may know of the target."""
         try:
             problem, told = json.loads(self._said)
         except ValueError:
@@ -142,3 +144,42 @@ def check_model_files(settings: Settings) -> str | None:
     except LOAD_ERRORS as error:
         return str(error)
     return None
+
+
+def chat_parameters(path: Path) -> dict[str, str]:
+    """The chat template of the model at `path`, its special tokens, and the token that
+    `preprocessing` puts before every prompt; empty if the model has no usable template.
+
+    This function ignores unreadable files; the models that need them report the error.
+    """
+    try:
+        files = model_files_of(path)
+        source = files.chat_template()
+        trial = try_template(files)
+        if not source or trial is None or trial.problem:
+            return {}
+        tokens = special_tokens(files.tokenizer_config())
+        return {
+            "chat_template": source,
+            **tokens,
+            "leading_token": files.leading_token(),
+        }
+    except ModelFilesError:
+        return {}
+
+
+def as_protobuf_text(parameters: dict[str, str]) -> str:
+    """The parameters in the text format of a ``config.pbtxt``."""
+    return "".join(
+        f"parameters {{ key: {_quoted(name)} value: {{ string_value: {_quoted(value)} }} }}\n"
+        for name, value in parameters.items()
+    )
+
+
+def _quoted(text: str) -> str:
+    """A string in protobuf's text format; bytes other than plain letters are written in octal."""
+    plain = (
+        chr(byte) if 0x20 <= byte < 0x7F and byte not in b'"\\' else f"\\{byte:03o}"
+        for byte in text.encode("utf-8", errors="replace")
+    )
+    return f'"{"".join(plain)}"'

@@ -88,7 +88,7 @@ def main(
             LOG.warn(
                 "few_descriptors",
                 limit=files,
-                reason="so many silent connections shut everybody out; raise 'ulimit -Hn'",
+                reason="that many silent connections keep all clients out; raise 'ulimit -Hn'",
             )
         if values.limits.context_tokens < LimitSettings().context_tokens:
             LOG.note(

@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from card.settings.heads import with_head
-from card.settings.masks import with_masks
+from card.settings.draft_files import with_draft_files
 from card.settings.models import REPOSITORY_ROOT
 from card.settings.paths import anchored, fitted
 from card.settings.reference import Place, allowed, fields, variable_of
@@ -49,7 +48,7 @@ def load_settings(file: Path | None = None, **overrides: Any) -> Settings:
     try:
         said = Settings(**content)
         here = anchored(said, file.parent if file else REPOSITORY_ROOT)
-        return with_masks(with_head(fitted(here)))
+        return with_draft_files(fitted(here))
     except ValidationError as error:
         raise SettingsError(f"{source}: {_explained(error)}") from error
     except (ValueError, RecursionError) as error:

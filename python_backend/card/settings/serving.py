@@ -109,11 +109,6 @@ class ServingSettings(Section):
     )
 
     @property
-    def is_ipv6(self) -> bool:
-        """Whether `address` is an IPv6 address; beside a port it then stands in brackets."""
-        return ":" in self.address
-
-    @property
     def ports(self) -> dict[str, int]:
         """Every port that clients and operators reach, by its field."""
         fields = ("http_port", "grpc_port", "metrics_port", "health_port")

@@ -13,10 +13,9 @@ from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench.in_process import Loops, Text, parameters_of, text_of
-from bench.measurement import Task, draft_counts
+from bench.measurement import Task
 from bench.prompts import Prompt
 from bench.streams import measured
-from card.drafting import DraftLoop, make_drafters
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 MODEL = FakeModel()
@@ -63,27 +62,6 @@ def test_counters_are_those_of_one_completion() -> None:
     assert first.counts["steps"] + first.accepted == TASK.max_tokens
     later = first.counts["steps"] - 1
     assert first.counts["later_steps"] == later, "the first token comes with the prompt"
-
-
-def test_a_draft_is_idle_only_while_a_session_is_open() -> None:
-    now = 0
-    with loops_of() as (_, both):
-        drafters = make_drafters(FakeEngine(MODEL, tree=True), settings_of())
-        draft = DraftLoop(drafters, both.pool, clock_ns=lambda: now)
-
-        def idle_at(moment: int) -> int:
-            nonlocal now
-            now = moment
-            draft.step()
-            return int(both.pool.header["draft_waiting_ns"])
-
-        assert [idle_at(0), idle_at(1_000)] == [0, 0], "nothing was open"
-        stream = both.open(request_of([3, 1, 4, 1, 5], 8, "draft_then_verify", gamma=1))
-        assert idle_at(2_000) == 0, "the pass of γ = 1"
-        assert draft_counts(both.pool)["draft_passes"] == draft.times.passes == 1
-        assert [idle_at(3_000), idle_at(3_500)] == [0, 500], "told while it waits"
-        stream.slot.close()
-        assert idle_at(4_000) == idle_at(90_000) == 1_000, "the time between requests is nobody's"
 
 
 def test_latency_is_per_token_and_the_rate_that_of_all_streams() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from real_pair import TARGET
 from tokenizers import Tokenizer
 
-from bench import peers
 from bench.measurement import Task
 from bench.peers import Mode, Peer, PeerError, line_up_peer
 from bench.prompts import Prompt
@@ -65,53 +63,3 @@ def test_peer_says_why_when_it_fails_or_dies(tmp_path: Path) -> None:
             peer.complete(Task(Prompt("a", "x", (3,)), 0.0, 1, 3))
         with pytest.raises(PeerError, match="the worker ended"):
             peer.complete(Task(Prompt("a", "x", (3,)), 0.0, 2, 3))
-
-
-def test_peer_says_why_when_it_cannot_start(tmp_path: Path) -> None:
-    worker = "raise SystemExit('no such processor')"
-    with (
-        pytest.raises(PeerError, match="no such processor"),
-        standing_peer(tmp_path, worker),
-    ):
-        raise AssertionError("it did start")
-
-
-def test_peer_says_why_when_it_cannot_be_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a network the installer ends with an error."""
-    pip = tmp_path / "peers/fake/bin/python"
-    python = tmp_path / "python"
-    python.write_text(
-        f"#!/bin/sh\nmkdir -p {pip.parent}\n"
-        f"printf '#!/bin/sh\\necho no-such-package >&2\\nexit 1\\n' >{pip}\nchmod +x {pip}\n"
-    )
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
-    environment = Peer("fake", ["base.txt"], [], home=tmp_path / "peers")
-    pair: Any = SimpleNamespace(settings=load_settings())
-    with (
-        pytest.raises(PeerError, match=r"fake cannot be installed: .*no-such-package"),
-        line_up_peer(environment, pair, TOKENIZER),
-    ):
-        raise AssertionError("it was installed")
-
-
-def test_model_is_converted_again_when_its_target_changes(
-    tmp_path: Path,
-) -> None:
-    script = "import pathlib, sys\npathlib.Path(sys.argv[2]).mkdir(parents=True)\n"
-    (tmp_path / "fake_convert.py").write_text(script)
-    draft, target = tmp_path / "draft", tmp_path / "target.gguf"
-    draft.mkdir()
-    (draft / "config.json").write_text("{}")
-    target.write_bytes(b"one")
-    environment = Peer("fake", [], [], scripts=tmp_path, home=tmp_path)
-
-    def converted() -> Path:
-        return peers.convert(environment, Path(sys.executable), draft, target)
-
-    first = converted()
-    assert converted() == first
-    target.write_bytes(b"two")
-    assert converted() != first

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench.prompts import Prompt, PromptsError, check_room, read_prompts
-from bench.terminal import RESULTS, writable
+from bench.terminal import writable
 from card.settings import LimitSettings
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
@@ -87,14 +86,6 @@ def test_what_the_limits_do_not_admit_is_refused_by_name(tmp_path: Path) -> None
         check_room(prompts, 17, limits)
 
 
-def test_question_is_read_with_its_answer() -> None:
-    asked = read_prompts(RESULTS.parent / "prompts" / "questions.jsonl", TOKENIZER)
-    assert Counter(prompt.category for prompt in asked) == {
-        "questions/sums": 100, "questions/extractions": 100,
-    }  # fmt: skip
-    assert all(prompt.answer and prompt.text.endswith("\nAnswer:") for prompt in asked)
-
-
 @pytest.mark.parametrize(
     ("text", "right"),
     [
@@ -118,12 +109,3 @@ def test_figures_are_refused_before_anything_is_measured_when_they_cannot_be_wri
     with pytest.raises(typer.BadParameter, match="cannot be written"):
         writable(tmp_path / place)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-
-
-def test_asking_where_figures_may_go_leaves_files_as_they_are(tmp_path: Path) -> None:
-    old, new = tmp_path / "old.json", tmp_path / "new" / "figures.json"
-    old.write_text("{}")
-    for file in (old, new):
-        assert writable(file) == file
-    assert old.read_text() == "{}"
-    assert not new.exists()

@@ -1,16 +1,124 @@
-"""What a report prints and stores."""
+"""From completions to rows, ratios and a report."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
-from test_bench_figures import ALONE, CARD, LOOKUP, PLAIN, completion
 
-from bench.figures import ratios, summarise
+from bench.figures import Ratio, Row, interval, ratios, summarise
+from bench.measurement import Measurement, Task
+from bench.prompts import Prompt
 from bench.report import Report
+from bench.runner import Completion, Contender
 from bench.suite import QUESTIONS
+
+TOKENS = 100
+
+
+def _complete(task: Task) -> Measurement:
+    raise AssertionError("nothing is decoded here")
+
+
+ALONE = Contender("autoregressive", "in_process", 1, complete=_complete)
+CARD = Contender("card", "in_process", 4, complete=_complete)
+PLAIN = Contender("llama_cpp", "peer", 1, complete=_complete)
+LOOKUP = Contender("llama_cpp_prompt_lookup", "peer", 1, 10, complete=_complete)
+
+
+def completion(
+    contender: Contender,
+    prompt: str,
+    speed: float,
+    *,
+    equal: bool = True,
+    category: str = "",
+    first_token_s: float = 0.1,
+    answer: str = "",
+    text: str = "",
+    latency: dict[str, float] | None = None,
+    counts: dict[str, int] | None = None,
+) -> Completion:
+    measured = Measurement(
+        text, None, TOKENS, TOKENS / speed, first_token_s, Counter(counts or {}), latency or {}
+    )
+    task = Task(Prompt(prompt, prompt, (1,), category, answer=answer), 0.0, 0, TOKENS)
+    return Completion(contender, task, measured, equal)
+
+
+def speeds(contender: Contender, **by_prompt: float) -> list[Completion]:
+    return [completion(contender, prompt, speed) for prompt, speed in by_prompt.items()]
+
+
+def row_of(rows: list[Row], system: str) -> Row:
+    (row,) = (row for row in rows if row["system"] == system)
+    return row
+
+
+def answer(found: list[Ratio], name: str, kind: str = "all") -> Ratio:
+    (ratio,) = (ratio for ratio in found if (ratio.name, ratio.kind) == (name, kind))
+    return ratio
+
+
+def test_only_our_lossless_texts_must_be_equal() -> None:
+    rows = summarise(
+        [
+            *speeds(ALONE, a=100, b=100),
+            completion(CARD, "a", 300),
+            completion(CARD, "b", 300, equal=False),
+            completion(PLAIN, "a", 90, equal=False),
+        ]
+    )
+    found = {row["system"]: row.get("texts_equal") for row in rows}
+    assert found == {"autoregressive": True, "card": False, "llama_cpp": None}
+
+
+def test_shares_are_of_all_texts_together() -> None:
+    counts = {
+        "steps": 10, "accepted": 90, "drafted": 120, "queries": 9, "hits": 6,
+        "draft_waiting_ns": 500_000_000,
+        "draft_busy_ns": 1_400_000_000, "draft_passes": 2_000,
+        "later_steps": 8, "query_ns": 4_000_000, "forward_ns": 80_000_000, "verify_ns": 8_000_000,
+    }  # fmt: skip
+    card = completion(CARD, "a", 50, first_token_s=0.4, counts=counts)
+    row = row_of(summarise([*speeds(ALONE, a=100), card]), "card")
+    assert row["tokens_per_step"] == 10.0
+    assert row["hit_rate"] == pytest.approx(2 / 3)
+    assert row["draft_idle_share"] == pytest.approx(0.25)
+    assert row["draft_ms_per_pass"] == pytest.approx(0.7)
+    assert row["time_to_first_token_ms"] == pytest.approx(400)
+    assert (row["query_ms"], row["forward_ms"], row["verify_ms"]) == (0.5, 10.0, 1.0)
+    assert row["ms_per_step"] == pytest.approx(200)  # 1.6 s after the first token, 8 steps
+
+
+def test_ratio_is_the_geometric_mean_of_what_each_text_gained() -> None:
+    found = ratios([*speeds(ALONE, a=100, b=10), *speeds(CARD, a=200, b=80)], QUESTIONS)
+    ratio = answer(found, "CARD / autoregressive")
+    assert ratio.value == pytest.approx(4.0)  # of 2 and 8
+    assert 2.0 <= ratio.low < ratio.value < ratio.high <= 8.0
+
+
+def test_best_of_a_peer_is_the_mode_that_is_fastest_over_all_texts() -> None:
+    found = ratios(
+        [*speeds(CARD, a=200, b=200), *speeds(PLAIN, a=100, b=100), *speeds(LOOKUP, a=50, b=400)],
+        QUESTIONS,
+    )
+    ratio = answer(found, "CARD / llama.cpp's best")
+    assert ratio.to == "llama_cpp_prompt_lookup"
+    assert ratio.value == pytest.approx(2**0.5)  # of 4 and 1/2
+
+
+def test_interval_holds_the_true_ratio_about_nineteen_times_in_twenty() -> None:
+    generator = np.random.default_rng(2)
+    held = 0
+    for _ in range(200):
+        low, high = interval(np.exp(generator.normal(0.3, 0.5, 40)).tolist())
+        held += low <= np.exp(0.3) <= high
+    assert 180 <= held <= 198
+
 
 CONDITIONS = {
     "command": "./scripts/bench suite --limit 2",
@@ -61,12 +169,6 @@ def test_stored_figures_hold_everything(tmp_path: Path) -> None:
     assert "2.00 (2.00–2.00)" in markdown
     assert "prompts wanted 4; max tokens 100; prompts measured 2." in markdown
     assert "openvino cannot be installed: no network" in markdown
-
-
-def test_column_is_left_out_when_no_row_has_a_figure_for_it() -> None:
-    markdown = report().markdown()
-    assert "| first token ms |" in markdown
-    assert "p99 gap ms" not in markdown
 
 
 def test_texts_that_differ_are_named() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 from rich.console import Console
 
 from bench.measurement import Measurement, Task
@@ -88,11 +87,6 @@ def test_contender_leaves_when_it_fails_and_the_others_go_on() -> None:
     assert [wrote.count(name) for name in ("autoregressive", "openvino", "card")] == [3, 1, 3]
 
 
-def test_run_ends_when_the_reference_fails() -> None:
-    with pytest.raises(ContenderError, match="out of words"):
-        run(greedy(contender("autoregressive", failing), writing("card")), TASKS)
-
-
 def test_no_prompt_is_begun_or_left_half_done_when_time_is_up() -> None:
     alone = writing("autoregressive")
     tasks = [task_of(name, temperature) for name in "abc" for temperature in (0.0, 0.8)]
@@ -121,40 +115,3 @@ def test_settings_are_chosen_by_temperature_when_speeds_differ_there() -> None:
     assert [c.gamma for c in chosen[0.0]] == [1, 4]
     assert [c.gamma for c in chosen[0.8]] == [1, 2]
     assert chosen[0.0][0].system == "autoregressive", "the target alone stays the reference"
-
-
-def test_setting_cannot_win_when_it_left_early() -> None:
-    def at(gamma: int, speed: float, texts: int) -> Contender:
-        left = iter([speed] * texts)
-
-        def complete(_: Task) -> Measurement:
-            try:
-                return written("x", speed=next(left))
-            except StopIteration:
-                raise ContenderError("out of words") from None
-
-        return contender("pearl", complete, gamma)
-
-    alone, steady = writing("autoregressive"), at(1, 2.0, 2)
-    found = run(greedy(alone, steady, at(2, 7.0, 1), at(4, 1.0, 2)), TASKS[:2])
-    assert fastest_settings(found) == greedy(alone, steady)
-
-
-def test_places_and_streams_compete_for_themselves() -> None:
-    def placed(where: str, streams: int, speed: float) -> Contender:
-        def complete(_: Task) -> Measurement:
-            return written("x", speed=speed)
-
-        return Contender("card", where, 8, streams=streams, complete=complete)
-
-    contenders = [placed("in_process", 1, 3.0), placed("grpc", 1, 2.0), placed("in_process", 4, 1)]
-    assert [one.key for one in contenders] == ["card", "card@grpc", "card x4"]
-    assert fastest_settings(run(greedy(*contenders), TASKS[:1])) == greedy(*contenders)
-
-
-def test_texts_are_compared_by_their_tokens_when_both_have_some() -> None:
-    reference = written("ab", (1, 2))
-    assert reference.writes_the_same_as(written("ab", (1, 2)))
-    assert not reference.writes_the_same_as(written("ab", (3,)))
-    assert written("ab").writes_the_same_as(reference)
-    assert not written("ac").writes_the_same_as(reference)

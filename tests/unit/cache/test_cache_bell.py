@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from child_process import child, next_line
 from serving_double import GEOMETRY, make_pool, slot_request
 
 from card.cache import Pool
-from card.cache.header import WITHOUT_FUTEX_S, Bell
 
 FOR_EVER_S = 600.0
 LIMIT_S = 60.0
@@ -66,17 +62,6 @@ def test_a_slot_that_is_opened_wakes_another_process(
     assert output == b"1\n"
 
 
-def test_a_card_that_takes_the_pool_over_wakes_another_process(
-    pool: Pool, waiter: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    asleep(waiter)
-    pool.close()
-    taken = make_pool(tmp_path)
-    output, _ = waiter.communicate(timeout=LIMIT_S)
-    assert output == b"1\n"
-    taken.close()
-
-
 def test_a_ring_before_the_wait_is_not_missed(pool: Pool) -> None:
     rings = pool.slot_bell.rings
     pool.card_slot(0).open(slot_request(), pool.new_session_id())
@@ -95,12 +80,3 @@ def test_the_count_goes_on_beyond_the_half_that_the_kernel_looks_at(pool: Pool) 
     pool.slot_bell.ring()
     assert pool.slot_bell.rings == 1 << 32
     pool.slot_bell.wait(rings, FOR_EVER_S)
-
-
-def test_without_a_futex_the_wait_is_a_short_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    slept: list[float] = []
-    monkeypatch.setattr(time, "sleep", slept.append)
-    bell = Bell(np.zeros(1, np.int64).data, futex=lambda *_: errno.ENOSYS)
-    bell.wait(bell.rings, FOR_EVER_S)
-    bell.wait(bell.rings, 0.001)
-    assert slept == [WITHOUT_FUTEX_S, 0.001]

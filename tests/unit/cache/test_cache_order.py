@@ -204,11 +204,3 @@ def test_who_looks_too_seldom_gets_the_latest(opened: tuple[CardSlot, TargetSlot
     assert following == STEPS_KEPT + 10
     # The oldest place is the one that the target may be writing.
     assert [one.candidates.tokens for one in found] == [[n] for n in range(11, STEPS_KEPT + 10)]
-
-
-def test_steps_of_an_older_session_are_not_read(opened: tuple[CardSlot, TargetSlot, int]) -> None:
-    card, target, session_id = opened
-    step(target, [1], 1)
-    target.adopt(session_id + 1)
-    assert card.steps(session_id, 0) == ([], 0)
-    assert card.steps(session_id + 1, 0) == ([], 0)

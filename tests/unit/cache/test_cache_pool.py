@@ -18,9 +18,8 @@ import pytest
 from one_process import request_of
 
 from card.cache import ENGINES, EngineState, Geometry, Pool, PoolError, SlotState
-from card.cache.home import sweep_pools
 from card.cache.layout import CACHE_LINE, header_dtype, slot_dtype
-from card.cache.pool import pool_bytes
+from card.cache.pool import pool_bytes, sweep_pools
 
 GEOMETRY = Geometry(slots=3, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)
 SERVER = 4242
@@ -37,15 +36,6 @@ def old_umask() -> Iterator[None]:
     before = os.umask(0)
     yield
     os.umask(before)
-
-
-def test_an_engine_finds_the_pool_of_its_server_alone(pool: Pool, tmp_path: Path) -> None:
-    found = Pool.open(tmp_path, SERVER, GEOMETRY)
-    assert found is not None
-    assert found.path == pool.path
-    pool.card_slot(1).open(request_of([1, 2], 3), pool.new_session_id())
-    assert found.states.tolist() == [SlotState.FREE, SlotState.OPEN, SlotState.FREE]
-    assert Pool.open(tmp_path, SERVER + 1, GEOMETRY) is None
 
 
 @pytest.mark.usefixtures("old_umask")
@@ -251,14 +241,6 @@ def test_an_engine_lives_while_it_is_attached_and_heard(pool: Pool, engine: str)
     assert pool.silence_s(engine) >= 10
     assert not pool.is_alive(engine, 9.0)
     assert not pool.is_alive(other, 1e9)
-
-
-@pytest.mark.parametrize("said", [-1, 3, 1 << 62])
-def test_an_engine_that_tells_no_state_at_all_is_as_good_as_absent(pool: Pool, said: int) -> None:
-    pool.beat("draft", EngineState.ATTACHED)
-    pool.header["draft_state"] = said
-    assert pool.engine_state("draft") is EngineState.ABSENT
-    assert not pool.is_alive("draft", 1e9)
 
 
 def test_every_field_is_an_aligned_word_and_writers_share_no_cache_line() -> None:

@@ -47,65 +47,6 @@ def opened(pool: Pool, max_tokens: int = 8) -> tuple[CardSlot, TargetSlot, int]:
     return card, target, session_id
 
 
-def test_what_the_target_commits_card_reads(pool: Pool) -> None:
-    card, target, session_id = opened(pool)
-    assert target.is_open(session_id)
-    assert (card.committed(session_id), card.finish(session_id)) == (0, Finish.RUNNING)
-    target.commit([7, 8], [True, False], [-0.25, -1.5], Finish.RUNNING)
-    target.commit([9], [True], [-2.0], Finish.END_ID)
-    assert card.committed(session_id) == 3
-    assert card.output(0, 3).tolist() == [7, 8, 9]
-    assert card.output(1, 2).tolist() == [8]
-    assert card.is_accepted(0, 3).tolist() == [True, False, True]
-    assert card.log_probabilities(0, 3).tolist() == [-0.25, -1.5, -2.0]
-    assert card.finish(session_id) is Finish.END_ID
-    assert pool.slots["committed"].tolist() == [3, 0]
-    assert pool.slots["finish"].tolist() == [Finish.END_ID, Finish.RUNNING]
-
-
-def test_a_stop_that_was_ordered_for_an_older_session_is_none(pool: Pool) -> None:
-    card, target, old = opened(pool)
-    new = pool.new_session_id()
-    target.stop_draft_until(99)
-    assert pool.draft_slot(0).stopped_until(old) == 99
-    card.close()
-    target.release(old)
-    assert card.reclaim()
-    card.open(request_of([2], 4), new)
-    assert pool.draft_slot(0).stopped_until(new) == 0
-
-
-def test_the_target_adopts_no_commits_of_an_older_session(pool: Pool) -> None:
-    card, target, _ = opened(pool)
-    new = pool.new_session_id()
-    commit(pool, [7, 8, 9], Finish.LENGTH, cached=True)
-    target.count_step(3, 2, 5, rejected=True)
-    target.count_query(hit=True)
-    card.close()
-    assert card.reclaim(target_is_dead=True)
-    card.open(request_of([1], 8), new)
-    assert target.adopt(new) == 0
-    assert card.committed(new) == 0
-    assert card.finish(new) is Finish.RUNNING
-    counters = card.counters()
-    assert (counters.steps, counters.queries, counters.hits, counters.accepted) == (0, 0, 0, 0)
-    assert counters.tokens_per_step.sum() == 0
-    commit(pool, [3])
-    assert card.output(0, card.committed(new)).tolist() == [3]
-
-
-def test_a_reloaded_target_goes_on_where_the_commits_end(pool: Pool) -> None:
-    card, target, session_id = opened(pool)
-    commit(pool, [4, 5])
-    target.count_step(2, 1, 3, rejected=True)
-    reloaded = pool.target_slot(0)
-    assert reloaded.adopt(session_id) == 2
-    assert card.output(0, 2).tolist() == [4, 5]
-    assert card.counters().steps == 1
-    reloaded.commit([6], [False], [0.0], Finish.RUNNING)
-    assert card.output(0, card.committed(session_id)).tolist() == [4, 5, 6]
-
-
 def test_a_finish_counts_only_together_with_its_last_token(pool: Pool) -> None:
     """A target killed just before it raised the count has finished nothing."""
     card, _, session_id = opened(pool, 3)
@@ -117,15 +58,6 @@ def test_a_finish_counts_only_together_with_its_last_token(pool: Pool) -> None:
     assert pool.target_slot(0).adopt(session_id) == 2
     commit(pool, [6], Finish.LENGTH)
     assert card.finish(session_id) is Finish.LENGTH
-
-
-@pytest.mark.parametrize("committed", [0, 2])
-def test_a_session_that_the_target_gives_up_has_failed(pool: Pool, committed: int) -> None:
-    card, target, session_id = opened(pool)
-    commit(pool, [4] * committed)
-    target.fail()
-    assert card.finish(session_id) is Finish.FAILED
-    assert card.committed(session_id) == committed
 
 
 def test_a_slot_is_free_only_after_the_target_let_go(pool: Pool) -> None:
@@ -147,17 +79,6 @@ def test_a_slot_is_free_only_after_the_target_let_go(pool: Pool) -> None:
     card.close()
     assert not card.reclaim(), "what was released is the session before"
     assert card.reclaim(target_is_dead=True)
-
-
-def test_a_closed_slot_is_open_to_nobody(pool: Pool) -> None:
-    card, _, session_id = opened(pool)
-    for view in (pool.target_slot(0), pool.draft_slot(0)):
-        assert view.is_open(session_id)
-        assert not view.is_open(session_id + 1)
-        assert not view.is_open(session_id - 1)
-    card.close()
-    for view in (pool.target_slot(0), pool.draft_slot(0)):
-        assert not view.is_open(session_id)
 
 
 def test_a_slot_that_is_opened_anew_while_it_is_read_has_no_request_yet(pool: Pool) -> None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from one_process import request_of
 from watched_record import WatchedRecord
 
 from card.cache import DraftSlot, Geometry, Pool, States, TargetSlot
-from card.cache.pool import pool_bytes
 from card.cache.request import Record
 
 PLACES, NUMBERS = 8, 6
@@ -128,15 +125,6 @@ def test_draft_misses_overwritten_states_when_the_target_writes_while_it_copies(
     assert list(positions_read(draft, session_id, 0)) == list(expected)
 
 
-def test_draft_reads_again_when_a_kill_interrupted_a_beginning(pool: Pool) -> None:
-    target, draft, session_id = adopted(pool)
-    Record(pool.slots, 0)["states_turn"] += 1
-    assert len(draft.states(session_id, 0)[1]) == 0
-    target.adopt(session_id)
-    target.publish_states(0, states_of(range(2)))
-    assert list(positions_read(draft, session_id, 0)) == [0, 1]
-
-
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=4, max_size=4), st.integers(-5, 2**62))
 def test_reading_never_fails_when_the_words_of_the_ring_are_garbage(
     pool: Pool, words: list[int], start: int
@@ -148,15 +136,3 @@ def test_reading_never_fails_when_the_words_of_the_ring_are_garbage(
     _, found = pool.draft_slot(0).states(5, start)
     assert len(found) <= PLACES
     record["states_turn"] = 0
-
-
-def test_pool_is_no_larger_and_has_no_states_when_no_draft_asks(tmp_path: Path) -> None:
-    pool = Pool.create(tmp_path, 1, WITHOUT)
-    target, session_id = pool.target_slot(0), pool.new_session_id()
-    pool.card_slot(0).open(request_of([1], 4), session_id)
-    target.adopt(session_id)
-    assert target.state_tokens == 0
-    assert len(pool.draft_slot(0).states(session_id, 0)[1]) == 0
-    more = pool_bytes(GEOMETRY) - pool_bytes(WITHOUT)
-    assert PLACES * NUMBERS * 2 <= more <= PLACES * (NUMBERS + 3) * 2 + 128
-    pool.unlink()

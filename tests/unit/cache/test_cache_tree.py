@@ -73,15 +73,6 @@ def test_no_count_of_trees_that_was_left_there_stops_the_next_draft(pool: Pool, 
     pool.slots[0]["flip"] = 0
 
 
-def test_passes_below_another_root_do_not_count(pool: Pool) -> None:
-    draft, target = pool.draft_slot(0), pool.target_slot(0)
-    draft.replace(SESSION_ID, 12, *nodes_of([ROOT]))
-    draft.append(*nodes_of([]), 9)
-    assert target.draft_progress(SESSION_ID, 12).passes == 9
-    assert target.draft_progress(SESSION_ID, 13).passes == 0
-    assert target.draft_progress(SESSION_ID + 1, 12).passes == 0
-
-
 words = st.one_of(
     st.integers(-3, VOCABULARY + 2),
     st.sampled_from([-(1 << 63), -(1 << 31), 1 << 31, (1 << 63) - 1]),

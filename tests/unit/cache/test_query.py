@@ -110,29 +110,6 @@ def test_the_best_chain_is_the_best_of_all_paths(
     assert max(expected(tree, node, p) for p in matching) == pytest.approx(best)
 
 
-@given(trees(), st.integers(0, 9), st.integers(1, 4), st.data())
-def test_a_subtree_keeps_to_its_bounds(
-    tree: Tree, limit: int, branches: int, data: st.DataObject
-) -> None:
-    node = data.draw(st.just(ROOT) | st.integers(ROOT, len(tree.token) - 1))
-    found = best_subtree(tree, node, limit, branches)
-    assert len(found) <= limit
-    assert all(ROOT <= parent < index for index, parent in enumerate(found.parents))
-    leaves = set(range(len(found))) - set(found.parents)
-    assert len(leaves) <= branches
-    # Every candidate is a node of the tree, below its parent: connected, and each node once.
-    place = {ROOT: {node}}
-    for index, (token, parent) in enumerate(zip(found.tokens, found.parents, strict=True)):
-        place[index] = {
-            i
-            for i in below(tree, node)
-            if tree.token[i] == token and tree.parent[i] in place[parent]
-        }
-        assert place[index]
-    if limit and below(tree, node):
-        assert len(found) > 0
-
-
 @given(trees(most=9), st.integers(1, 6), st.data())
 def test_a_subtree_with_room_to_branch_is_the_best_of_all(
     tree: Tree, limit: int, data: st.DataObject
@@ -197,11 +174,3 @@ def test_any_sound_tree_gives_bounded_candidates(
         subtree = best_subtree(tree, node, limit, branches)
         assert len(subtree) <= limit
         assert len(set(range(len(subtree))) - set(subtree.parents)) <= branches
-
-
-def test_candidates_that_follow_a_chain_hang_below_its_end() -> None:
-    chain = Candidates.chain([1, 2], [0.5, 0.25])
-    both = chain.followed_by(Candidates([3, 4, 5], [ROOT, 0, ROOT], [0.5, 0.1, 0.2]))
-    assert both == Candidates([1, 2, 3, 4, 5], [ROOT, 0, 1, 2, 1])
-    assert both.chances == [0.5, 0.25, 0.125, 0.025, 0.05]
-    assert Candidates([], []).followed_by(chain) == chain

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 import card_client
 from card_client import Delta
+from card_client.chat_template import SYSTEM
 from card_client.cli import app
-from card_client.conversation import SYSTEM
-from card_client.display import TextPrinter, hit_rate, mean_accepted
+from card_client.display import TextPrinter
 from card_client.wire import INPUTS
 
 
@@ -60,34 +60,10 @@ def test_generate_sends_what_its_options_say_and_no_more(triton: TritonDouble) -
     assert {i.name for i in request.inputs} == asked | figures
 
 
-def test_a_second_forbidden_drafter_is_refused_and_does_not_replace_the_first(
-    triton: TritonDouble,
-) -> None:
-    once, again = ["--forbidden-drafter", "tree"], ["--forbidden-drafter", "ngram"]
-    result = CliRunner().invoke(app, ["generate", "x", *once, *again], env={"COLUMNS": "200"})
-    assert result.exit_code == 2
-    assert "a request forbids one drafter, not 2" in result.stderr
-    assert triton.requests == []
-    assert CliRunner().invoke(app, ["generate", "x", *once]).exit_code == 0
-    (request,) = triton.requests
-    named = [i.name for i in request.inputs].index("forbidden_drafter")
-    assert request.raw_input_contents[named][4:] == b"tree"
-
-
 def test_every_input_of_the_wire_has_an_option() -> None:
     shown = CliRunner().invoke(app, ["generate", "--help"], env={"COLUMNS": "200"}).stdout
     for name in INPUTS.keys() - {"text_input", "input_ids", "draft_key"}:
         assert "--" + name.replace("_", "-") in shown
-
-
-def test_generate_can_ask_for_the_whole_text_and_read_the_prompt_from_a_pipe(
-    triton: TritonDouble,
-) -> None:
-    result = CliRunner().invoke(app, ["generate", "-", "--no-stream"], input="class A:\n")
-    names = [i.name for i in triton.requests[0].inputs]
-    assert result.stdout == "done"
-    assert text_input(triton.requests[0]) == "class A:\n"
-    assert triton.requests[0].raw_input_contents[names.index("stream")] == b"\x00"
 
 
 def test_a_refused_request_is_one_line_and_exit_code_1(triton: TritonDouble) -> None:
@@ -142,19 +118,6 @@ def test_chat_sends_the_whole_conversation_until_it_is_reset(triton: TritonDoubl
         "if a:\n    b",
     ]
     assert result.stdout == "x): pass\n" * 3
-
-
-def test_a_refused_turn_leaves_the_conversation_as_it_was(triton: TritonDouble) -> None:
-    def answer(request: Request) -> list[object]:
-        if "bad" in text_input(request):
-            return [response(text_output="half", finish_reason=""), refusal("UNAVAILABLE: full")]
-        return [response(text_output="!", finish_reason="stop")]
-
-    triton.answer = answer
-    result = CliRunner().invoke(app, ["chat"], input="one\nbad\ntwo\n")
-
-    assert "error: UNAVAILABLE: full" in result.stderr
-    assert text_input(triton.requests[2]) == "one!\ntwo"
 
 
 CHATML = (
@@ -239,11 +202,3 @@ def test_text_is_coloured_by_who_wrote_it_and_otherwise_shown_as_it_is(
         )
     ).text(delta)
     assert file.getvalue() == shown
-
-
-def test_rates_are_of_what_the_server_counted_and_unknown_where_it_counted_nothing() -> None:
-    assert mean_accepted(Delta(total_accepted_draft_tokens=9, target_steps=3)) == 3.0
-    assert hit_rate(Delta(cache_hits=3, cache_queries=4)) == 0.75
-    for silent in (Delta(), Delta(total_accepted_draft_tokens=0, target_steps=0, cache_hits=0)):
-        assert mean_accepted(silent) is None
-        assert hit_rate(silent) is None

@@ -121,20 +121,3 @@ def test_headers_that_cannot_travel_are_refused(headers: dict[str, str]) -> None
     with pytest.raises(CardError, match="header") as caught:
         CardClient("localhost:1", headers=headers)
     assert caught.value.code == "INVALID_ARGUMENT"
-
-
-async def test_names_that_are_no_text_are_refused(triton: TritonDouble) -> None:
-    with pytest.raises(CardError, match="model is not valid Unicode"):
-        CardClient(triton.address, model="\ud800")
-    async with CardClient(triton.address) as client:
-        with pytest.raises(CardError, match="request_id is not valid Unicode"):
-            await client.generate(REQUEST, request_id="\ud800")
-
-
-async def test_a_closed_client_says_so(triton: TritonDouble) -> None:
-    client = CardClient(triton.address)
-    await client.generate(REQUEST)
-    await client.close()
-    for ask in (client.generate(REQUEST), client.health()):
-        with pytest.raises(CardError, match="FAILED_PRECONDITION: this client is closed"):
-            await ask

@@ -11,7 +11,6 @@ from client_double import HOLD_S, Request, Responses, TritonDouble, refusal, res
 from tritonclient.grpc.aio import InferenceServerClient
 
 from card_client import CardClient, CardError, Delta, GenerateRequest
-from card_client.errors import status_error
 
 REQUEST = GenerateRequest("def f(", 8)
 
@@ -25,32 +24,6 @@ async def failure(triton: TritonDouble, **config: Any) -> CardError:
     with pytest.raises(CardError) as caught:
         await streamed(triton, **config)
     return caught.value
-
-
-async def test_a_stream_yields_every_delta_with_its_figures(triton: TritonDouble) -> None:
-    triton.answer = lambda request: [
-        response(text_output="x", accepted_bytes=0, finish_reason="", num_output_tokens=1),
-        response(
-            text_output="é y",
-            accepted_bytes=3,
-            finish_reason="length",
-            num_output_tokens=4,
-            acceptance_rate=0.5,
-        ),
-    ]
-
-    deltas = await streamed(triton)
-
-    assert deltas == [
-        Delta(text="x", accepted_bytes=0, finish_reason="", num_output_tokens=1),
-        Delta(
-            text="é y",
-            accepted_bytes=3,
-            finish_reason="length",
-            num_output_tokens=4,
-            acceptance_rate=0.5,
-        ),
-    ]
 
 
 async def test_a_request_arrives_with_its_id_and_the_clients_headers(triton: TritonDouble) -> None:
@@ -223,12 +196,6 @@ async def test_a_stream_that_failed_is_not_cancelled_before_the_server_ends_it(
     assert left_before_its_end == [False]
 
 
-async def test_a_stream_that_failed_and_does_not_end_is_cancelled(triton: TritonDouble) -> None:
-    triton.hold(refusal("INVALID_ARGUMENT: no"))
-    assert (await failure(triton, timeout_s=None)).code == "INVALID_ARGUMENT"
-    assert triton.wait_until_client_left()
-
-
 @pytest.mark.parametrize("answer", [[], [response(text_output="x", finish_reason="")]])
 async def test_a_stream_that_just_ends_is_never_taken_for_a_text(
     triton: TritonDouble, answer: list[Any]
@@ -239,21 +206,3 @@ async def test_a_stream_that_just_ends_is_never_taken_for_a_text(
         async with CardClient(triton.address) as client:
             with pytest.raises(CardError, match="without an answer"):
                 await client.generate(REQUEST)
-
-
-@pytest.mark.parametrize(
-    ("timeout_s", "taken_s", "code"),
-    [
-        (0.05, 0.05, "DEADLINE_EXCEEDED"),
-        (80.0, 80.1, "DEADLINE_EXCEEDED"),
-        (80.0, 0.01, "UNAVAILABLE"),
-        (None, 80.0, "UNAVAILABLE"),
-    ],
-)
-def test_a_call_that_left_no_status_is_late_only_if_its_time_is_over(
-    timeout_s: float | None, taken_s: float, code: str
-) -> None:
-    """Else the server ended it, as one does that cannot take any."""
-    details = "Internal error from Core"
-    error = status_error("INTERNAL", details, "127.0.0.1:8001", timeout_s, taken_s)
-    assert error.code == code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-import numpy as np
 import pytest
 from google.protobuf import text_format
 from tritonclient.grpc import InferInput
@@ -72,14 +71,6 @@ def test_every_input_travels_as_the_protocol_prescribes(place: int) -> None:
 def test_only_what_was_set_is_sent() -> None:
     inputs = encode(GenerateRequest("x", 1, temperature=0.0, stop_words=[], stream=False))
     assert set(sent(inputs)) == {"text_input", "max_tokens", "temperature", "stream"}
-
-
-def test_numpy_scalars_and_whole_numbers_are_welcome_as_numbers() -> None:
-    request = GenerateRequest("x", np.int64(7), temperature=1, top_p=np.float32(0.5))  # type: ignore[arg-type]
-    tensors = sent(encode(request))
-    assert tensors["max_tokens"][2] == struct.pack("<i", 7)
-    assert tensors["temperature"][2] == struct.pack("<f", 1.0)
-    assert tensors["top_p"][2] == struct.pack("<f", 0.5)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from queue import Queue
 from typing import Any
 
@@ -37,19 +35,6 @@ class Counting:
     def next_token(self, tokens: Sequence[int]) -> int:
         self.contexts.append(list(tokens))
         return len(tokens)
-
-
-class Held(Counting):
-    """Takes as long as the test likes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.began, self.may_go_on = threading.Event(), threading.Event()
-
-    def next_token(self, tokens: Sequence[int]) -> int:
-        self.began.set()
-        assert self.may_go_on.wait(PATIENCE_S)
-        return super().next_token(tokens)
 
 
 async def until_at_rest(device: Device, model: Counting, drafted: int) -> None:
@@ -85,17 +70,6 @@ async def test_it_is_never_further_ahead_than_it_may_be_and_follows_what_is_comm
     assert model.contexts[6] == [*PROMPT, 2, 3, 4, 77], "behind what was wrong it drafts anew"
 
 
-async def test_a_token_that_was_drafted_for_a_text_that_went_another_way_is_dropped() -> None:
-    model = Held()
-    device = Device(model, PROMPT, ahead=1)
-    drafting = asyncio.create_task(device.draft())
-    assert await asyncio.to_thread(model.began.wait, PATIENCE_S)
-    device.commit([77])
-    model.may_go_on.set()
-    assert await first(device) == Draft(1, (3,))
-    drafting.cancel()
-
-
 async def test_it_drafts_nothing_behind_an_end_and_nothing_that_has_no_room() -> None:
     ending = Counting()
     ending.end_ids = frozenset([3])
@@ -104,23 +78,6 @@ async def test_it_drafts_nothing_behind_an_end_and_nothing_that_has_no_room() ->
     short = Counting()
     await until_at_rest(Device(short, PROMPT, max_tokens=3, ahead=8), short, 2)
     assert (len(ending.contexts), len(short.contexts)) == (2, 2)
-
-
-async def test_nothing_is_sent_before_the_first_commit_and_nothing_behind_the_end() -> None:
-    model = Counting()
-    device = Device(model, PROMPT, ahead=2)
-    sent: list[Draft] = []
-
-    async def send() -> None:
-        async for draft in device.drafts():
-            sent.append(draft)
-
-    sending, drafting = asyncio.create_task(send()), asyncio.create_task(device.draft())
-    await until_at_rest(device, model, 2)
-    assert sent == []
-    device.close()
-    await asyncio.wait_for(asyncio.gather(sending, drafting), PATIENCE_S)
-    assert sent == []
 
 
 async def test_a_server_that_waits_gets_whole_chains_until_the_last_token() -> None:
@@ -194,28 +151,6 @@ async def test_drafts_have_the_key_of_their_text_and_a_refused_one_is_no_error(
         assert sent.tokens[0] == sent.position + 2
 
 
-@pytest.mark.parametrize(
-    ("taken", "refused", "told"), [(0, 1, False), (0, 2, True), (2, 2, False), (2, 3, True)]
-)
-async def test_a_device_hears_why_where_the_server_refuses_most_of_its_drafts(
-    triton: TritonDouble, taken: int, refused: int, told: bool
-) -> None:
-    answers = Queue[Responses]()
-    for _ in range(taken):
-        answers.put([response()])
-    for number in range(refused):
-        answers.put([refusal(f"INVALID_ARGUMENT: wrong {number}")])
-    triton.answer = lambda request: answers.get(timeout=PATIENCE_S)
-
-    async def drafts() -> AsyncIterator[Draft]:
-        for position in range(answers.qsize()):
-            yield Draft(position, (1,))
-
-    async with CardClient(triton.address) as client:
-        heard = await client.send_drafts("0f" * 16, drafts(), timeout_s=PATIENCE_S)
-    assert str(heard) == ("INVALID_ARGUMENT: wrong 0" if told else "None")
-
-
 def test_command_when_most_drafts_are_refused_says_why_behind_the_text(
     triton: TritonDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,39 +161,6 @@ def test_command_when_most_drafts_are_refused_says_why_behind_the_text(
     assert (result.exit_code, result.stdout) == (0, "2 3 4 5 ")
     wanted = "the server refused most drafts of this device: UNAVAILABLE: remote is not ready"
     assert result.stderr.splitlines()[-1] == wanted
-
-
-async def test_a_draft_is_sent_when_the_one_before_is_answered(triton: TritonDouble) -> None:
-    made: list[int] = []
-    made_by_the_answer: list[int] = []
-
-    async def drafts() -> AsyncIterator[Draft]:
-        for position in range(3):
-            made.append(position)
-            yield Draft(position, (1,))
-
-    def answer(request: Request) -> Responses:
-        time.sleep(0.1)  # as long as more could come
-        made_by_the_answer.append(len(made))
-        return [refusal("INVALID_ARGUMENT: no")]
-
-    triton.answer = answer
-    async with CardClient(triton.address) as client:
-        await client.send_drafts("0f" * 16, drafts(), timeout_s=PATIENCE_S)
-    assert made_by_the_answer == [1, 2, 3]
-
-
-async def test_a_model_that_fails_costs_no_text_and_is_told_behind_it(triton: TritonDouble) -> None:
-    class Failing(Counting):
-        def next_token(self, tokens: Sequence[int]) -> int:
-            raise RuntimeError("out of memory")
-
-    triton.answer = lambda request: [committed([2]), committed([3], "length")]
-    async with CardClient(triton.address) as client:
-        deltas = stream(client, GenerateRequest("x", 8), Failing())
-        assert [(await anext(deltas)).text, (await anext(deltas)).text] == ["2 ", "3 "]
-        with pytest.raises(RuntimeError, match="out of memory"):
-            await anext(deltas)
 
 
 def raw_of(request: Request, name: str) -> bytes:

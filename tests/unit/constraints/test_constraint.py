@@ -23,9 +23,7 @@ from card.cache import Finish, SlotRequest
 from card.constraints import Budget, Guide, GuideError, compiled
 from card.constraints.compiled import CompiledGuide, GuidedText, GuidedTokens
 from card.constraints.compiler import GuideCompiler
-from card.constraints.constraint import Constraint
-from card.constraints.draft_constraint import DraftConstraint
-from card.constraints.threads import GuideThreads
+from card.constraints.constraint import Constraint, DraftConstraint, GuideThreads
 from card.sampling import SamplingParameters
 
 PAIR = Path(__file__).parents[2] / "pair" / "target"
@@ -182,12 +180,6 @@ def test_draft_gives_a_guide_up_when_its_masks_come_late() -> None:
         assert constraint.masks_behind([[]]) is None
 
 
-def test_draft_gives_a_guide_up_when_it_is_slow() -> None:
-    guide = TOKENS.compile(WORDS)
-    guide.is_slow = True
-    assert DraftConstraint(_ready(guide), GuideThreads(), _LONG_S).masks_behind([[]]) is None
-
-
 @pytest.mark.parametrize(
     "guide",
     [
@@ -231,6 +223,12 @@ def test_large_guides_are_forgotten_before_small_ones_are() -> None:
         for letter in letters:
             asked.compiler.constraint(Guide("regex", letter * times))
     assert [asked.letters.get(timeout=60) for _ in range(8)] == [*"abcaxyzu"]
+
+
+def test_draft_gives_a_guide_up_when_it_is_slow() -> None:
+    guide = TOKENS.compile(WORDS)
+    guide.is_slow = True
+    assert DraftConstraint(_ready(guide), GuideThreads(), _LONG_S).masks_behind([[]]) is None
 
 
 def test_draft_goes_without_a_guide_when_it_is_long() -> None:

@@ -297,20 +297,6 @@ async def test_a_guide_that_takes_too_long_or_breaks_its_process_is_refused(
     await check.check(GUIDES[2][0])
 
 
-async def test_a_client_that_leaves_takes_its_answer_along(check: GuideCheck) -> None:
-    await check.check(GUIDES[1][0])
-    chain = "".join(f"r{i}: r{i + 1} r{i + 1}\n" for i in range(3000))
-    slow = Guide("ebnf_grammar", f'start: r0\n{chain}r3000: "a"')
-    left = asyncio.create_task(check.check(slow))
-    for _ in range(8):
-        await asyncio.sleep(0)
-    left.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await left
-    with pytest.raises(Refusal, match="character 3"):
-        await check.check(Guide("regex", "ab("))
-
-
 async def test_more_guides_than_may_wait_are_refused_at_once(check: GuideCheck) -> None:
     guides = [Guide("regex", f"a{{{number}}}") for number in range(1, 41)]
     found = await asyncio.gather(*map(check.check, guides), return_exceptions=True)
@@ -318,11 +304,6 @@ async def test_more_guides_than_may_wait_are_refused_at_once(check: GuideCheck) 
         "UNAVAILABLE: 32 guides wait to be compiled; try again later"
     ] * 8
     assert found[:32] == [None] * 32
-
-
-def test_tokens_that_end_no_text_guide_none(tmp_path: Path) -> None:
-    with pytest.raises(GuideError, match=str(tmp_path)):
-        GuidedTokens.load(tmp_path)
 
 
 async def test_refusal_names_the_limit_when_its_time_ended_the_check() -> None:

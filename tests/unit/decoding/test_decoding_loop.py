@@ -157,16 +157,6 @@ def test_closed_sessions_leave_no_trace_in_the_engines() -> None:
             assert both.pool.states.tolist() == [SlotState.FREE] * 4
 
 
-def test_a_finished_session_is_not_decoded_any_further() -> None:
-    with both_loops() as both:
-        stream = both.open(request_of([1, 2], 5))
-        output = both.run([stream])
-        passes = len(fake(both.target_engine).batches)
-        assert not both.target.step()
-        assert len(fake(both.target_engine).batches) == passes
-        assert [stream.output] == output
-
-
 def test_a_stop_of_the_draft_ends_with_the_target_that_ordered_it() -> None:
     with both_loops() as both:
         stream = both.open(request_of([1, 2], 12))
@@ -178,16 +168,6 @@ def test_a_stop_of_the_draft_ends_with_the_target_that_ordered_it() -> None:
         assert both.pool.draft_slot(0).stopped_until(stream.session_id) == 0
         both.run([stream])
         assert stream.counters.accepted > 0
-
-
-def test_a_target_killed_between_its_last_token_and_its_count_finishes_after_all() -> None:
-    request = request_of([1, 2], 6)
-    with both_loops() as both:
-        stream = both.open(request)
-        both.run([stream])
-        both.pool.slots["committed"][0] -= 1
-        both.restart_target(FakeEngine(MODEL, tree=False))
-        assert both.run([stream]) == [autoregressive(MODEL, request)]
 
 
 def test_a_session_whose_logits_are_broken_fails_alone() -> None:
@@ -207,21 +187,6 @@ def test_a_session_whose_logits_are_broken_fails_alone() -> None:
         assert outputs[1] == autoregressive(MODEL, sound)
         both.close(streams)
         assert fake(both.target_engine).open_sessions == 0
-
-
-def test_sessions_of_an_older_epoch_are_dropped() -> None:
-    """A `card` that was restarted closed every slot; what it opens next is decoded afresh."""
-    with both_loops() as both:
-        both.open(request_of([1, 2], 30), 0)
-        both.draft.step()
-        both.target.step()
-        both.restart_card()
-        both.target.step()
-        both.draft.step()
-        assert fake(both.target_engine).open_sessions == 0
-        assert both.pool.card_slot(0).reclaim()
-        request = request_of([5], 8)
-        assert both.run([both.open(request)]) == [autoregressive(MODEL, request)]
 
 
 @pytest.mark.parametrize("length", [1, 2, 9, 200])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.decoding.prefill import Prefill
+from card.decoding.open_sessions import Prefill
 from card.engines.row_costs import CostCurve
 
 CHUNK = 64
@@ -35,16 +35,6 @@ def test_streams_wait_for_a_chunk_at_most_and_prompts_are_read_all_the_same(
         assert streaming + prompts * each <= CHUNK
 
 
-@pytest.mark.parametrize("chunk", [8, 63, 64])
-@given(prompts=st.integers(1, 80), streaming=st.integers(1, 80))
-def test_streams_that_keep_to_their_rows_make_no_pass_larger_than_a_chunk(
-    chunk: int, prompts: int, streaming: int
-) -> None:
-    prefill = Prefill(chunk, PROCESSOR)
-    streaming = min(streaming, prefill.rows_of_streams(prompts))
-    assert streaming + prompts * prefill.tokens(prompts, streaming) <= max(chunk, 1 + prompts)
-
-
 @given(prompts=st.integers(1, 32), streaming=st.integers(1, 64))
 def test_beside_streams_prompts_are_read_nearly_as_fast_as_in_whole_chunks(
     prompts: int, streaming: int
@@ -63,7 +53,3 @@ def test_beside_streams_prompts_are_read_nearly_as_fast_as_in_whole_chunks(
 def test_while_nobody_streams_prompts_take_whole_chunks(costs: dict[int, float]) -> None:
     prefill = Prefill(CHUNK, costs)
     assert [prefill.tokens(prompts, 0) for prompts in (1, 2, 3, 100)] == [64, 32, 21, 1]
-
-
-def test_the_smallest_chunk_is_read_too() -> None:
-    assert Prefill(1, PROCESSOR).tokens(1, 5) == 1

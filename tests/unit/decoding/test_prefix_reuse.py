@@ -80,15 +80,6 @@ def test_a_fork_begins_where_it_parts_and_a_whole_prompt_before_its_last_token(
     assert run(both, request_of(PROMPT[: 2 * BLOCK], 4))[1] == BLOCK
 
 
-def test_a_prompt_is_kept_once_it_is_read(both: OneProcess) -> None:
-    streams = [both.open(request_of(PROMPT, 30))]
-    while not streams[0].output:
-        both.target.step()
-    streams.append(both.open(request_of(PROMPT, 5), index=1))
-    both.run(streams)
-    assert streams[1].counters.reused_tokens == 2 * BLOCK
-
-
 def test_a_request_may_do_without(both: OneProcess) -> None:
     request = request_of(PROMPT, 4)
     run(both, replace(request, reuses_kv=False))
@@ -115,20 +106,6 @@ def test_what_depends_on_how_it_was_read_is_read_anew(both: OneProcess) -> None:
     stream = both.open(request_of(PROMPT, 4))
     both.run([stream])
     assert stream.counters.reused_tokens == 0
-
-
-def test_a_reloaded_target_goes_on_behind_what_it_finds(both: OneProcess) -> None:
-    request = request_of(PROMPT, 60)
-    stream = both.open(request)
-    while len(stream.output) < 10:
-        both.draft.step()
-        both.target.step()
-    both.restart_target(FakeEngine(MODEL, tree=False))
-    other = both.open(request_of(PROMPT, 20), index=1)
-    outputs = both.run([stream, other])
-    assert outputs == [autoregressive(MODEL, r) for r in (request, request_of(PROMPT, 20))]
-    both.close([stream, other])
-    assert run(both, request)[1] == 2 * BLOCK
 
 
 def test_a_text_given_up_as_broken_is_not_kept(both: OneProcess) -> None:

@@ -112,14 +112,6 @@ def test_nodes_that_end_alike_share_what_is_below_them() -> None:
     assert not strict.copies(view_of(tree, {0, 1, 2, 4}), depth=9)[0].tokens, "1 3 is not 2 3"
 
 
-def test_no_node_borrows_from_one_above_it() -> None:
-    tree = GrowingTree(32)
-    tree.add(Nodes([1, 1, 1], [ROOT, 0, 1], [-0.1] * 3))
-    rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
-    assert not rule.copies(view_of(tree, {0, 1}), depth=9)[0].tokens
-    assert rule.take(view_of(tree, {0, 1}), 8, 9) == [2]
-
-
 def test_under_noise_only_nodes_of_one_depth_share() -> None:
     tree = GrowingTree(32)
     #  3 at depth 0 with 4 below; 3 at depth 1 below 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from card.engines import Logits, SequenceTokens
 from card.sampling import SamplingParameters
 from card.speculation.drafters import DraftConfig, DraftedSession
 from card.speculation.drafters.heads.drafter import HeadDrafter
+from card.speculation.drafters.heads.formats import CTC, KINDS, SPECFORMER
 from card.speculation.tree import GrowingTree, Nodes
 
 PLACES = 16
@@ -47,31 +49,41 @@ class TappedEngine(FakeEngine):
 
 
 @pytest.mark.parametrize("parameters", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("decoding", ["card", "draft_then_verify", "ssd"])
-@pytest.mark.parametrize("drafter", ["eagle3", "peagle"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    "states", ["random", "not finite", "overwritten", "of another text", "none"]
+    "fault", ["random", "not finite", "overwritten", "of another text", "no states", "killed draft"]
 )
-def test_texts_are_the_targets_own_when_states_are_anything(
-    states: str, drafter: str, decoding: str, parameters: SamplingParameters
+def test_texts_are_the_targets_own_whatever_happens_to_states_and_draft(
+    fault: str, kind: str, parameters: SamplingParameters
 ) -> None:
-    ring = {"none": (0, 0), "overwritten": (1, TAPPED)}.get(states, (PLACES, TAPPED))
-    target = TappedEngine(states)
-    requests = [request_of(PROMPT * (1 + at), 30, decoding, parameters, gamma=3) for at in range(2)]
-    chosen = settings_of(drafter=drafter, query="subtree")
-    head = random_head(MODEL.vocabulary, mask_id=2)  # as the settings say
-    with OneProcess(target, head, chosen, states=ring) as both:
+    ring = {"no states": (0, 0), "overwritten": (1, TAPPED)}.get(fault, (PLACES, TAPPED))
+    requests = [
+        request_of(PROMPT * (1 + at), 30, decoding, parameters, gamma=3)
+        for at, decoding in enumerate(("card", "draft_then_verify", "ssd"))
+    ]
+    chosen = settings_of(drafter=kind, query="subtree")
+    heads = [random_head(MODEL.vocabulary, mask_id=2, kind=kind) for _ in range(2)]
+    steps = itertools.count()
+    with OneProcess(TappedEngine(fault), heads[0], chosen, states=ring) as both:
         streams = [both.open(request, index) for index, request in enumerate(requests)]
 
-        def swap() -> None:
-            """The slots' states change places."""
-            if states == "of another text":
+        def disturb() -> None:
+            """The slots' states change places; the draft dies, and another one comes."""
+            step = next(steps)
+            if fault == "of another text":
                 ring = both.pool.slots["states"]
                 ring[[0, 1]] = ring[[1, 0]]
+            if fault == "killed draft" and step == 8:
+                both.kill_draft()
+            if fault == "killed draft" and step == 16:
+                both.restart_draft(heads[1])
+                both.revive_draft()
 
-        outputs = both.run(streams, between=swap)
+        outputs = both.run(streams, between=disturb)
         assert outputs == [autoregressive(MODEL, request) for request in requests]
-        assert sum(stream.counters.layers for stream in streams) > 10
+        drafts = sum(stream.counters.layers for stream in streams)
+        reads_states_alone = kind in (SPECFORMER, CTC) and fault == "no states"
+        assert drafts == 0 if reads_states_alone else drafts > 5
         both.close(streams)
 
 

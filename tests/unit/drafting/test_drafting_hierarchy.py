@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from fake_engine import FakeEngine, FakeModel, fake
-from one_process import OneProcess, autoregressive, repeating_text, request_of, settings_of
+from one_process import OneProcess, autoregressive, request_of, settings_of
 
 from card.cache import ROOT, Tree
 from card.sampling import SamplingParameters
@@ -60,25 +59,6 @@ def test_one_pass_of_the_draft_reviews_a_parcel(parameters: SamplingParameters) 
             assert height_of(tree) == passes * (1 + PARCEL)
 
 
-def test_n_grams_draft_for_the_smaller_draft() -> None:
-    text = repeating_text(MODEL)
-    with ladder(MODEL, ngram_tokens=4) as (both, small):
-        both.open(request_of(text, 8))
-        both.draft.step()
-        # Two n-grams are right, so that one pass gives three tokens, and another the fourth.
-        assert len(small.batches) == 2
-
-
-@pytest.mark.parametrize("parameters", [SamplingParameters(), SAMPLED])
-def test_hardly_a_token_is_read_twice_while_all_agree(parameters: SamplingParameters) -> None:
-    request = request_of([1, 2, 3], 60, parameters=parameters)
-    with ladder(MODEL) as (both, small):
-        stream = both.open(request)
-        assert both.run([stream], draft_steps=1) == [autoregressive(MODEL, request)]
-        # A path that ends in a token which was read already has that one read again.
-        assert sum(count > 1 for count in Counter(small.read).values()) <= 3
-
-
 def test_a_parcel_for_the_draft_is_one_that_the_draft_has_passed() -> None:
     """Draft-then-verify waits for γ tokens, not for γ passes of so many."""
     with ladder(MODEL) as (both, _):
@@ -95,16 +75,6 @@ def test_sessions_share_the_passes_of_the_smaller_draft() -> None:
         both.run(streams)
         both.close(streams)
         assert small.open_sessions == 0
-
-
-def test_both_read_a_long_prompt_at_the_same_time() -> None:
-    prompt = [index % MODEL.vocabulary for index in range(100)]
-    with ladder(MODEL, ngram_tokens=0) as (both, small):
-        both.open(request_of(prompt, 20))
-        for _ in range(13):
-            assert both.draft.step()
-        assert rows_of(fake(both.draft_engine)) == [8] * 12 + [4 + PARCEL]
-        assert rows_of(small) == [8] * 12 + [4] + [1] * (PARCEL - 1)
 
 
 def test_a_smaller_draft_that_is_always_wrong_costs_nothing_but_rows() -> None:

@@ -9,7 +9,15 @@ import pytest
 
 from card.cache import ROOT
 from card.speculation.drafters.growth.frontier import Child
-from card.speculation.drafters.growth.lattice import NgramWeights, best_path, likeliest_paths
+from card.speculation.drafters.growth.lattice import (
+    NgramWeights,
+    Paths,
+    Weigh,
+    best_path,
+    likeliest_paths,
+    unweighed,
+)
+from card.speculation.tree import GrowingTree, Nodes, path_to
 
 
 def place(**chances: float) -> list[Child]:
@@ -24,12 +32,24 @@ def words(tokens: Sequence[int]) -> str:
     return "".join(map(chr, tokens))
 
 
+def grown(
+    places: Sequence[list[Child]], most: int, weigh: Weigh = unweighed
+) -> dict[str, tuple[int, float]]:
+    """The parent of each path, and its probability, in the order of the nodes."""
+    paths = Paths(GrowingTree(64))
+    likeliest_paths(paths, ROOT, places, most, weigh)
+    found: dict[str, tuple[int, float]] = {}
+    for node, (parent, rank) in enumerate(zip(paths.parent, paths.rank, strict=True)):
+        path = words(path_to(node, paths.token, paths.parent))
+        found[path] = parent, math.exp(rank) * (found[path[:-1]][1] if path[1:] else 1.0)
+    return found
+
+
 PLACES = [place(a=0.6, b=0.4), place(c=0.7, d=0.3), place(e=0.9, f=0.1)]
 
 
 def test_paths_are_the_likeliest_products_and_parents_stand_before_children() -> None:
-    paths = likeliest_paths(PLACES, most=8)
-    found = {words(paths.path(node)): math.exp(paths.total[node]) for node in range(len(paths))}
+    found = grown(PLACES, most=8)
     products = {
         a + c + e: p * q * r
         for a, p in {"a": 0.6, "b": 0.4}.items()
@@ -37,15 +57,17 @@ def test_paths_are_the_likeliest_products_and_parents_stand_before_children() ->
         for e, r in ({"": 1.0, "e": 0.9, "f": 0.1} if c else {"": 1.0}).items()
     }
     likeliest = sorted(products, key=lambda path: -products[path])[:8]
-    assert found == pytest.approx({path: products[path] for path in likeliest})
-    assert all(parent < node for node, parent in enumerate(paths.parent))
+    assert {path: chance for path, (_, chance) in found.items()} == pytest.approx(
+        {path: products[path] for path in likeliest}
+    )
+    assert all(parent < node for node, (parent, _) in enumerate(found.values()))
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5])
 def test_best_path_is_whole_before_other_paths_get_nodes(most: int) -> None:
-    paths = likeliest_paths(PLACES, most)
-    assert len(paths) == most
-    assert words(paths.path(min(most, len(PLACES)) - 1)) == "ace"[:most]
+    found = [*grown(PLACES, most)]
+    assert len(found) == most
+    assert found[min(most, len(PLACES)) - 1] == "ace"[:most]
 
 
 def test_beam_takes_the_path_that_ngrams_join() -> None:
@@ -56,8 +78,7 @@ def test_beam_takes_the_path_that_ngrams_join() -> None:
     places = [place(a=0.501, b=0.499), place(c=0.6, d=0.4)]
     assert words([child.token for child in best_path(places)]) == "ac"
     assert words([child.token for child in best_path(places, weigh)]) == "bc"
-    paths = likeliest_paths(places, 4, weigh)
-    assert [words(paths.path(node)) for node in (0, 1)] == ["b", "bc"]
+    assert [*grown(places, 4, weigh)][:2] == ["b", "bc"]
 
 
 def test_ngrams_add_tokens_and_unknown_contexts_change_nothing() -> None:
@@ -87,7 +108,16 @@ def test_noise_is_added_after_mixing() -> None:
 
 
 def test_places_without_children_end_the_paths() -> None:
-    paths = likeliest_paths([PLACES[0], [], PLACES[2]], 8)
-    assert sorted(words(paths.path(node)) for node in range(len(paths))) == ["a", "b"]
-    assert set(paths.parent) == {ROOT}
-    assert len(likeliest_paths([[]], 8)) == 0
+    found = grown([PLACES[0], [], PLACES[2]], 8)
+    assert sorted(found) == ["a", "b"]
+    assert {parent for parent, _ in found.values()} == {ROOT}
+    assert not grown([[]], 8)
+
+
+def test_paths_take_nodes_that_the_tree_has_and_stop_when_it_is_full() -> None:
+    tree = GrowingTree(4)
+    tree.add(Nodes([ord("a"), ord("c")], [ROOT, 0], [-0.5, -0.4]))
+    paths = Paths(tree)
+    totals = likeliest_paths(paths, ROOT, PLACES, 8)
+    assert (paths.token, paths.parent) == ([ord("e"), ord("b")], [1, ROOT])
+    assert totals == pytest.approx([math.log(0.6), math.log(0.42), math.log(0.378)])

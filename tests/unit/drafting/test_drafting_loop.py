@@ -194,22 +194,6 @@ def test_a_draft_equal_to_the_target_ranks_the_targets_choice_first(
             assert tree.token[max(children, key=lambda child: tree.score[child])] == choice
 
 
-def test_a_long_prompt_is_read_in_chunks_before_anything_grows() -> None:
-    with drafting(prefill_chunk=8) as both:
-        stream = both.open(request_of(range(21), 8))
-        slot = adopted(both, stream)
-        sizes = []
-        for _ in range(3):
-            tree = slot.tree(stream.session_id, MODEL.vocabulary)
-            assert tree is None or not len(tree.token)
-            both.draft.step()
-            sizes.append(len(fake(both.draft_engine).batches[-1][0].tokens))
-        assert sizes == [8, 8, 5]
-        tree = slot.tree(stream.session_id, MODEL.vocabulary)
-        assert tree is not None
-        assert len(tree.token) > 0
-
-
 def text_rows(both: OneProcess) -> dict[int, int]:
     """Prompt tokens by session in the draft's last pass."""
     return {
@@ -227,24 +211,6 @@ def test_prompts_that_are_read_at_once_share_a_chunk() -> None:
         assert sorted(text_rows(both).values()) == [64 // 3] * 3
 
 
-def test_a_share_is_never_less_than_a_step_commits() -> None:
-    with drafting(prefill_chunk=32) as both:
-        for index in range(4):
-            both.open(request_of([index, *range(20)] * 6, 4), index)
-        both.draft.step()
-        assert sorted(text_rows(both).values()) == [16] * 4
-
-
-def test_sessions_whose_draft_is_stopped_take_no_share_of_a_chunk() -> None:
-    with drafting(prefill_chunk=64) as both:
-        for index in range(3):
-            stream = both.open(request_of([index, *range(20)] * 6, 4), index)
-            if index:
-                adopted(both, stream).stop_draft_until(500)
-        both.draft.step()
-        assert list(text_rows(both).values()) == [64]
-
-
 def test_a_draft_is_idle_while_no_session_wants_candidates() -> None:
     with drafting(prefill_chunk=64) as both:
         assert both.draft.is_idle
@@ -259,17 +225,6 @@ def test_a_draft_is_idle_while_no_session_wants_candidates() -> None:
         slots[1].stop_draft_until(10)
         assert both.draft.is_idle
         commit(slots[0], [5] * 7)
-        assert not both.draft.is_idle
-
-
-def test_a_draft_that_is_stopped_is_stopped_for_all_but_other_pacings() -> None:
-    with drafting() as both:
-        both.pool.stop_draft(stopped=True)
-        both.open(request_of([1, 2], 8, "auto"), 0)
-        both.draft.step()
-        assert both.draft.is_idle
-        both.open(request_of([1, 2], 8, "pearl"), 1)
-        both.draft.step()
         assert not both.draft.is_idle
 
 
@@ -328,24 +283,6 @@ def test_a_reloaded_draft_starts_at_what_is_committed() -> None:
         tree = slot.tree(stream.session_id, MODEL.vocabulary)
         assert tree is not None
         assert_read_correctly(tree, [*PROMPT, 9, 8, 7], GREEDY)
-
-
-def test_a_new_session_in_the_same_slot_inherits_nothing() -> None:
-    with drafting() as both:
-        old = both.open(request_of(PROMPT, 20))
-        adopted(both, old)
-        both.draft.step()
-        old.slot.close()
-        assert old.slot.reclaim(target_is_dead=True)
-        new = both.open(request_of([6, 6], 20))
-        slot = adopted(both, new)
-        assert slot.tree(new.session_id, MODEL.vocabulary) is None
-        both.draft.step()
-        assert fake(both.draft_engine).open_sessions == 1
-        tree = slot.tree(new.session_id, MODEL.vocabulary)
-        assert tree is not None
-        assert_read_correctly(tree, [6, 6], GREEDY)
-        assert slot.tree(old.session_id, MODEL.vocabulary) is None
 
 
 def test_proposals_never_make_a_pass_larger_than_a_chunk() -> None:

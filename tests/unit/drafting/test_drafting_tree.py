@@ -163,13 +163,6 @@ def test_no_other_measured_number_of_rows_promises_more_for_its_time(
     assert rates[chosen] == pytest.approx(max(rates.values()))
 
 
-def test_where_rows_are_dear_a_certain_path_grows_alone_and_an_open_tree_grows_wide() -> None:
-    certain, unsure = [0.9, 0.05, 0.03, 0.02], [0.3] * 4
-    dear = {1: 1.0, 2: 1.3, 4: 1.9}
-    assert worthwhile(CostCurve(dear), scores_of(certain), 3.0) == 1
-    assert worthwhile(CostCurve(dear), scores_of(unsure), 3.0) == 4
-
-
 def test_sessions_that_share_a_pass_pay_for_each_others_rows() -> None:
     costs_ms = {1: 1.0, 2: 1.0, 4: 1.0, 8: 4.0}
     assert worthwhile(CostCurve(costs_ms), scores_of([0.3] * 4), 3.0) == 4
@@ -180,10 +173,6 @@ def test_where_every_chance_is_too_small_for_a_number_a_pass_is_not_empty() -> N
     """Scores add up for as long as a tree is never begun anew."""
     costs_ms = {1: 1.0, 2: 1.3, 4: 1.9}
     assert worthwhile(CostCurve(costs_ms), [-1e5] * 4, 3.0) == 4
-
-
-def test_without_a_curve_all_nodes_are_worth_it() -> None:
-    assert worthwhile(CostCurve({}), scores_of([0.9, 0.001, 0.001]), 3.0) == 3
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scripted_runtime import RequestError, ScriptedOutput, ScriptedRuntime
+from scripted_runtime import ScriptedOutput, ScriptedRuntime
 from tensorrt_double import GEOMETRY, VOCABULARY, Cache
 
 from card.cache import CardSlot, DraftProgress, Finish, Pool, Tree
@@ -123,19 +123,6 @@ def test_side_branch_is_aborted_when_a_commit_prunes_it(draft: Draft) -> None:
     assert (18,) not in draft.paths(slot)
 
 
-def test_side_branch_goes_on_when_the_text_went_its_way(draft: Draft) -> None:
-    slot = draft.open()
-    spine = draft.runtime.requests[0]
-    draft.give(spine, [8, 9], [18, 19])
-    branch = draft.runtime.requests[1]
-    draft.give(branch, [30], [31])
-    draft.commit([18])
-    assert spine.was_aborted
-    assert not branch.was_aborted
-    draft.give(branch, [32], [33])
-    assert {(30,), (30, 32), (30, 33)} <= set(draft.paths(slot))
-
-
 def test_new_spine_starts_when_the_tree_lacks_the_correction(draft: Draft) -> None:
     slot = draft.open()
     spine = draft.runtime.requests[0]
@@ -157,40 +144,6 @@ def test_spine_catches_up_when_it_is_behind_the_text_and_right(draft: Draft, rig
     draft.give(spine, [8, 9, 10] if right else [8, 18, 19], [18, 19, 20])
     assert spine.was_aborted is not right
     assert set(draft.paths(slot)) == ({(10,), (20,)} if right else set())
-
-
-def test_spine_is_continued_when_half_of_it_is_used(draft: Draft) -> None:
-    draft.open()
-    spine = draft.runtime.requests[0]
-    draft.give(spine, [8, 9, 10, 11, 12, 13], [18] * 6, end=True)
-    draft.commit([8, 9])
-    assert all(r.prompt[-1] == 18 for r in draft.runtime.requests[1:]), "half is left"
-    draft.commit([10])
-    (goes_on,) = [r for r in draft.runtime.requests if r.prompt[-1] == 13]
-    assert goes_on.prompt == [*PROMPT, 8, 9, 10, 11, 12, 13]
-    assert goes_on.sampling.max_tokens == 3
-
-
-def test_request_is_made_again_at_the_next_commit_when_it_failed(draft: Draft) -> None:
-    draft.open()
-    (spine,) = draft.runtime.requests
-    draft.runtime.fail(spine, RequestError("no room"))
-    draft.settle()
-    draft.loop.step()
-    assert draft.runtime.requests == [spine]
-    draft.commit([8])
-    assert draft.runtime.requests[-1].prompt == [*PROMPT, 8]
-
-
-def test_growth_stops_when_the_tree_is_full(draft: Draft) -> None:
-    slot = draft.open(max_tokens=64)
-    for _ in range(40):
-        running = [r for r in draft.runtime.requests if not r.finished and not r.was_aborted]
-        if not running:
-            break
-        for number, output in enumerate(running):
-            draft.give(output, [8 + number], [18 + number])
-    assert len(draft.tree(slot).token) <= GEOMETRY.nodes
 
 
 def test_waiting_target_hears_when_the_draft_has_given_all(tmp_path: Path) -> None:

@@ -131,13 +131,6 @@ def test_what_a_tokenizer_was_trained_with_cuts_and_fills_nothing(tmp_path: Path
     assert read.encode(text).ids == TOKENIZER.encode(text).ids
 
 
-def test_a_plain_text_is_cut_where_the_tokenizer_cuts_it() -> None:
-    text = "def fibonacci(n):\n    return n"
-    encoding = TOKENIZER.encode(text, add_special_tokens=False)
-    wanted = [text[begin:end] for begin, end in encoding.offsets]
-    assert TokenTexts(TOKENIZER).cut(text, len(wanted)) == wanted
-
-
 def test_a_character_of_several_tokens_stands_whole_at_its_first_one() -> None:
     """So the bytes of the pieces are the bytes of the text, whoever joins them."""
     assert length(EMOJI) > 1

@@ -21,6 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from real_pair import TARGET
 from tokenizers import Tokenizer
 
+from loading.supervised import reserved_ports
+
 KEY = "secret"
 PAGE = "https://page.example"
 TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
@@ -177,14 +179,6 @@ def test_a_browser_gets_the_page_without_a_key_and_no_text_without_one() -> None
         assert gateway.ask("/v1/completions", PROMPT)[0] == 401
 
 
-def test_there_is_no_page_unless_it_is_asked_for() -> None:
-    with running_gateway() as gateway:
-        status, _, text = gateway.ask("/")
-        assert (status, text) == (404, '{"error":{"message":"GET /: Not Found","type":'
-                                  '"invalid_request_error","param":null,"code":null}}')  # fmt: skip
-        assert gateway.ask("/page.js")[0] == 404
-
-
 @pytest.mark.parametrize("body", [PROMPT, CHAT])
 def test_a_stream_that_asks_is_told_what_speculation_did(body: dict[str, Any]) -> None:
     """Each token's text once, where the event is that names it first."""
@@ -214,31 +208,6 @@ def pieces() -> list[Any]:
     tell(waiting, trace=[TREE])
     tell(last, trace=[STEP])
     return [waiting, last]
-
-
-PROGRAM = """
-import resource
-from card_guard.descriptors import allow_descriptors
-from {package} import command
-command.{server}.run = lambda *_, **__: print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-resource.setrlimit(resource.RLIMIT_NOFILE, (300, 500))
-allow_descriptors(400)
-print(*resource.getrlimit(resource.RLIMIT_NOFILE))
-command.app({arguments}, standalone_mode=False)
-"""
-TOKENIZER_OPTION = f"--tokenizer={TARGET}"
-
-
-@pytest.mark.parametrize(
-    ("package", "server", "arguments"),
-    [("card_guard", "asyncio", []), ("card_gateway", "uvicorn.Server", [TOKENIZER_OPTION])],
-)
-def test_it_asks_for_as_many_descriptors_as_it_may_have(
-    package: str, server: str, arguments: list[str]
-) -> None:
-    program = PROGRAM.format(package=package, server=server, arguments=arguments)
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert shown.stdout == "400 500\n500 500\n", shown.stderr
 
 
 SERVER_PAGE = """\
@@ -304,14 +273,63 @@ def test_metrics_tell_the_servers_load_under_the_names_that_pickers_read() -> No
     }
 
 
-def test_metrics_tell_no_load_when_the_server_is_away() -> None:
-    with socket.socket() as unheard:
-        unheard.bind(("127.0.0.1", 0))
-        assert load_of(f"http://127.0.0.1:{unheard.getsockname()[1]}/metrics") == {}
+START_S = 60.0
+BOTH = ["127.0.0.1", "::1"]
 
 
-@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
-def test_router_hears_which_model_is_served(path: str) -> None:
-    with running_gateway(model="mine") as gateway:
-        status, _, text = gateway.ask(path)
-    assert (status, json.loads(text)["served_model_name"]) == (200, "mine")
+def connects(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), 5):
+            return True
+    except ConnectionRefusedError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("package", "host", "heard"),
+    [
+        ("card_gateway", "::", BOTH),
+        ("card_gateway", "[::1]", BOTH[1:]),
+        ("card_guard", "::", BOTH),
+    ],
+)
+def test_door_listens_on_the_addresses_that_its_host_names(
+    package: str, host: str, heard: list[str]
+) -> None:
+    with reserved_ports(1) as (port,):
+        command = [sys.executable, "-m", package, f"--port={port}", f"--host={host}"]
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        try:
+            while not any(connects(one, port) for one in heard):
+                assert process.poll() is None
+            assert [one for one in BOTH if connects(one, port)] == heard
+        finally:
+            process.terminate()
+            process.wait(START_S)
+
+
+PROGRAM = """
+import resource
+from card_guard.descriptors import allow_descriptors
+from {package} import command
+command.{server}.run = lambda *_, **__: print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+resource.setrlimit(resource.RLIMIT_NOFILE, (300, 500))
+allow_descriptors(400)
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+command.app({arguments}, standalone_mode=False)
+"""
+
+
+TOKENIZER_OPTION = f"--tokenizer={TARGET}"
+
+
+@pytest.mark.parametrize(
+    ("package", "server", "arguments"),
+    [("card_guard", "asyncio", []), ("card_gateway", "uvicorn.Server", [TOKENIZER_OPTION])],
+)
+def test_it_asks_for_as_many_descriptors_as_it_may_have(
+    package: str, server: str, arguments: list[str]
+) -> None:
+    program = PROGRAM.format(package=package, server=server, arguments=arguments)
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert shown.stdout == "400 500\n500 500\n", shown.stderr

@@ -145,12 +145,6 @@ def test_a_field_that_nobody_knows_is_refused_whatever_its_name(
     assert (status, error["param"], error["code"]) == (400, param, "unknown_parameter")
 
 
-def test_a_name_that_is_no_text_is_told_so(gateway: RunningGateway) -> None:
-    status, _, text = gateway.ask("/v1/completions", PROMPT | {"\ud800": 5})
-    assert status == 400
-    assert "name of a field that is not valid Unicode text" in json.loads(text)["error"]["message"]
-
-
 def test_a_body_that_is_no_json_object_is_refused(gateway: RunningGateway) -> None:
     for body in (b"{", b"[]", b"null", b"\xff"):
         status, _, text = gateway.ask("/v1/completions", body)
@@ -161,23 +155,6 @@ def test_a_body_that_is_no_json_object_is_refused(gateway: RunningGateway) -> No
     )
     assert status == 400
     assert "Content-Type: application/json" in json.loads(text)["error"]["message"]
-
-
-@pytest.mark.parametrize("announced", [True, False])
-def test_a_body_that_is_too_large_is_refused(gateway: RunningGateway, announced: bool) -> None:
-    body = json.dumps(PROMPT | {"user": "x" * 10_000}).encode()
-    connection = gateway.connect()
-    connection.request(
-        "POST",
-        "/v1/completions",
-        body if announced else iter([body[:500], body[500:]]),
-        {"Content-Type": "application/json"},
-        encode_chunked=not announced,
-    )
-    answer = connection.getresponse()
-    assert answer.status == 413
-    assert "at most 10000 bytes" in json.loads(answer.read())["error"]["message"]
-    connection.close()
 
 
 def test_what_is_no_http_is_refused_once_and_leaves_no_traceback(
@@ -247,16 +224,6 @@ def test_a_stream_that_waits_in_vain_has_the_status_of_its_refusal(
     assert json.loads(text)["error"]["message"] == "no slot within 30 s"
 
 
-def test_a_stream_that_waited_begins_with_its_text(
-    gateway: RunningGateway, client: openai.OpenAI
-) -> None:
-    sign = response(text_output="", finish_reason="", num_output_tokens=0, num_input_tokens=0)
-    gateway.triton.answer = lambda _: [sign, *two_pieces()]
-    chunks = list(client.completions.create(**PROMPT, stream=True))
-    assert [chunk.choices[0].text for chunk in chunks] == ["héllo", " wörld"]
-    assert all(chunk.usage is None for chunk in chunks)
-
-
 def test_an_error_after_the_first_piece_stands_in_the_stream(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
@@ -308,10 +275,3 @@ def test_a_request_whose_client_leaves_is_cancelled_on_triton(
         assert not gateway.triton.client_left.is_set()
         connection.close()
         assert gateway.triton.wait_until_client_left()
-
-
-def test_without_a_tokenizer_log_probabilities_are_refused() -> None:
-    with running_gateway() as gateway:
-        status, _, text = gateway.ask("/v1/completions", PROMPT | {"logprobs": 0})
-        assert status == 400
-        assert json.loads(text)["error"]["param"] == "logprobs"

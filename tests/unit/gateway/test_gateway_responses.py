@@ -22,8 +22,7 @@ from real_pair import TARGET
 
 from card_gateway.errors import ApiError
 from card_gateway.responses.body import LOG_PROBABILITIES
-from card_gateway.responses.items import ItemReference
-from card_gateway.responses.memory import MOST_REFERRED_BYTES, ItemMemory
+from card_gateway.responses.items import MOST_REFERRED_BYTES, ItemMemory, ItemReference
 
 WEATHER: Any = {
     "type": "function",

@@ -13,8 +13,7 @@ import pytest
 from client_double import Request, refusal, response
 from gateway_double import CHAT, PROMPT, RunningGateway, events, scored, tell
 
-from card_gateway.generation import Piece
-from card_gateway.several import side_by_side
+from card_gateway.generation import Piece, side_by_side
 
 
 def raw(request: Request, name: str) -> bytes | None:
@@ -75,16 +74,6 @@ async def test_texts_of_a_prompt_begin_when_it_has_been_read() -> None:
     assert begun[:2] == [0, 3]
 
 
-async def test_texts_of_a_prompt_do_not_wait_for_one_that_fails() -> None:
-    async def text(problem: str) -> AsyncGenerator[Piece, None]:
-        yield Piece()
-        raise ValueError(problem)
-
-    with pytest.raises(ValueError, match="first"):
-        async for _ in side_by_side([text("first"), text("second")], at_once=1, per_prompt=2):
-            pass
-
-
 def test_the_best_answers_are_those_whose_tokens_are_likeliest(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
@@ -101,12 +90,6 @@ def test_the_best_answers_are_those_whose_tokens_are_likeliest(
     for wrong in ({"n": 2, "best_of": 1}, {"best_of": 2, "stream": True}):
         status, _, text = gateway.ask("/v1/completions", PROMPT | wrong)
         assert (status, json.loads(text)["error"]["param"]) == (400, "best_of")
-
-
-def test_more_texts_than_a_request_may_have_generated_are_refused(gateway: RunningGateway) -> None:
-    status, _, text = gateway.ask("/v1/completions", PROMPT | {"prompt": ["x"] * 600, "n": 2})
-    assert status == 400
-    assert "at most 1024" in json.loads(text)["error"]["message"]
 
 
 def test_an_error_of_one_answer_is_the_error_of_all(gateway: RunningGateway) -> None:
@@ -168,16 +151,6 @@ def test_the_usage_tells_what_speculation_did(
     assert usage.model_extra is not None
     assert usage.model_extra["speculation"]["foreign"] == 2
     assert gateway.sent()["acceptance"].endswith(b"loose")
-
-
-def test_the_usage_tells_what_was_not_read(gateway: RunningGateway, client: openai.OpenAI) -> None:
-    piece = response(text_output="x", num_input_tokens=70, target_steps=2, finish_reason="stop")
-    tell(piece, cached_tokens=64)
-    gateway.triton.answer = lambda _: [piece]
-    usage = client.completions.create(**PROMPT, n=2).usage
-    assert usage is not None
-    assert usage.prompt_tokens_details is not None
-    assert (usage.prompt_tokens, usage.prompt_tokens_details.cached_tokens) == (70, 64)
 
 
 @pytest.mark.parametrize(

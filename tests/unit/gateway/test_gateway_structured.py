@@ -94,11 +94,6 @@ def test_guide_takes_no_more_bytes_than_it_was_sent_in(
     assert len(gateway.sent()["guided_decoding_guide"][4:]) <= most
 
 
-def test_guide_of_letters_that_are_no_unicode_is_sent_in_escapes(gateway: RunningGateway) -> None:
-    gateway.ask("/v1/completions", PROMPT | {"guided_json": json.dumps({"const": "\ud800"})})
-    assert asked(gateway) == ("json_schema", {"const": "\ud800"})
-
-
 def test_a_response_is_asked_for_by_its_format(gateway: RunningGateway) -> None:
     wanted = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
     body = {"model": "ensemble", "input": "hello", "text": wanted}

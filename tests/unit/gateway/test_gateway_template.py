@@ -55,11 +55,6 @@ def test_a_file_of_its_own_wins_and_a_list_gives_its_default(tmp_path: Path) -> 
     assert template_of(folder).render(TALK) == "from the file"
 
 
-def test_variables_never_replace_the_messages(tmp_path: Path) -> None:
-    template = template_of(directory(tmp_path, chat_template="{{ messages | length }}"))
-    assert template.render(TALK, {"messages": []}) == "4"
-
-
 @pytest.mark.parametrize(
     "source",
     [

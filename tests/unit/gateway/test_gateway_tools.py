@@ -81,19 +81,6 @@ def test_calls_arrive_whole_and_in_a_stream(
     assert [(call.function.name, call.function.arguments) for call in calls] == wanted
 
 
-def test_without_tools_a_text_stays_what_it_is(
-    gateway: RunningGateway, client: openai.OpenAI
-) -> None:
-    gateway.triton.answer = lambda _: pieces_of(ANSWER, 1000)
-    without: list[Any] = [{}, {"tools": []}, {"tools": [WEATHER], "tool_choice": "none"}]
-    for more in without:
-        choice = client.chat.completions.create(**CHAT, **more).choices[0]
-        assert choice.message.content == ANSWER
-        assert choice.message.tool_calls is None
-        assert choice.finish_reason == "stop"
-        assert "weather" not in prompt(gateway)
-
-
 def test_tools_and_calls_are_written_out_where_the_template_knows_none(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:

@@ -11,7 +11,6 @@ import grpc
 import pytest
 from client_double import TritonDouble, served
 from told_clock import ToldClock
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from card_client import CardClient, GenerateRequest
 from card_guard.admission import Admission, FullError, LostError, Place
@@ -45,16 +44,6 @@ def test_a_place_is_free_again_behind_its_call(admission: Admission) -> None:
         with admission.place() as one, admission.place() as other:
             assert one is not other
         with pytest.raises(FullError), admission.place(), admission.place(), admission.place():
-            pass
-
-
-async def test_no_call_is_ended_that_said_something_lately(
-    admission: Admission, clock: ToldClock
-) -> None:
-    with admission.place(), admission.place() as other:
-        clock.now_s += IDLE_S - 1
-        other.answered()
-        with pytest.raises(FullError), admission.place():
             pass
 
 
@@ -130,12 +119,3 @@ async def test_connections_that_say_nothing_are_closed() -> None:
         await asyncio.wait_for(closed, LIMIT_S)  # returns at once if it is already
         async with CardClient(address) as client:
             assert await client.generate(GenerateRequest("x"), timeout_s=LIMIT_S)
-
-
-async def test_calls_that_are_answered_once_are_answered_as_ever() -> None:
-    async with guarded() as (triton, _, channel):
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        assert (await stub.ServerLive(service_pb2.ServerLiveRequest())).live
-        triton.models_ready["ensemble"] = False
-        answer = await stub.ModelReady(service_pb2.ModelReadyRequest(name="ensemble"))
-        assert not answer.ready

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
 from grpc.aio import ServicerContext, StreamStreamCall
 from tritonclient.grpc import service_pb2
 
-from card_guard.admission import Admission, Place
-from card_guard.proxy import Proxy
-from card_guard.stream import TritonStream
+from card_guard.admission import Admission
+from card_guard.proxy import Proxy, TritonStream
 
 WAIT_S = 30.0
-TIME_TO_HEAR_S = 0.2
-"""Of a stand-in that may get no processor for a while."""
 ASKED_NO_MORE_AND_LEFT = ["asked", "answers", "will hear no more", "left"]
 
 
@@ -81,22 +76,6 @@ async def echo(message: bytes, _: ServicerContext) -> bytes:
     return message
 
 
-def stream_of(channel: grpc.aio.Channel) -> StreamStreamCall:
-    return channel.stream_stream("/Triton/Converse")()
-
-
-async def stream_whose_client_left(channel: grpc.aio.Channel, triton: Triton) -> TritonStream:
-    """Asked, and still unanswered; whoever waited for its end was cancelled."""
-    stream = TritonStream(stream_of(channel), drop, behind_response_s=TIME_TO_HEAR_S)
-    await stream.ask(b"a request")
-    client = asyncio.create_task(stream.ends())
-    await triton.is_asked.wait()
-    client.cancel()
-    await asyncio.wait({client})
-    assert client.cancelled()
-    return stream
-
-
 async def come_and_go(guarded: grpc.aio.Channel, triton: Triton) -> None:
     call = guarded.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
     await call.write(infer_request())
@@ -129,77 +108,6 @@ async def _nothing_is_reported() -> AsyncIterator[None]:
     assert reported == []
 
 
-async def drop(message: bytes) -> None:
-    assert message == b"an answer"
-
-
-async def test_a_client_that_is_cancelled_while_it_waits_cancels_nothing_yet() -> None:
-    triton = Triton()
-    async with channel_to(triton) as channel:
-        stream = await stream_whose_client_left(channel, triton)
-        await all_is_told(channel)
-        triton.may_answer.set()
-        await asyncio.wait_for(stream.leave(lingers=True), WAIT_S)
-        await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
-    assert triton.seen == ASKED_NO_MORE_AND_LEFT
-
-
-async def test_answers_that_cannot_be_passed_on_end_nothing_yet() -> None:
-    """The client's stream is gone before anybody is told."""
-
-    async def fail(_: bytes) -> None:
-        raise asyncio.InvalidStateError
-
-    triton = Triton()
-    triton.may_answer.set()
-    async with channel_to(triton) as channel:
-        stream = TritonStream(stream_of(channel), fail, behind_response_s=WAIT_S)
-        await stream.ask(b"a request")
-        with pytest.raises(asyncio.InvalidStateError):
-            await stream.ends()
-        leaving = asyncio.create_task(stream.leave(lingers=True))
-        await all_is_told(channel)
-        assert "left" not in triton.seen
-        leaving.cancel()
-        await asyncio.wait({leaving})
-
-
-@pytest.mark.parametrize("asked", [False, True])
-async def test_a_stream_that_gets_no_answer_is_left_all_the_same(asked: bool) -> None:
-    """At once where none was asked for."""
-    triton = Triton()
-    async with channel_to(triton) as channel:
-        call = stream_of(channel)
-        stream = TritonStream(call, drop, linger_s=0.05 if asked else 2 * WAIT_S)
-        await call.wait_for_connection()
-        if asked:
-            await stream.ask(b"a request")
-        await asyncio.wait_for(stream.leave(lingers=True), WAIT_S)
-        if asked:
-            await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
-    assert "answers" not in triton.seen
-
-
-async def test_nothing_is_written_to_a_client_that_has_left_the_guard() -> None:
-    """Its call is no more: gRPC would never let go of what is written to it."""
-    triton = Triton()
-    client = Mock(write=AsyncMock(), **{"time_remaining.return_value": None})
-    client.invocation_metadata.return_value = ()
-    async with channel_to(triton) as channel:
-        serving = asyncio.create_task(
-            Proxy(channel, ["ensemble"], Admission(8, 10.0), 8)._stream(
-                requests(), client, Place(time.monotonic)
-            )
-        )
-        await triton.is_asked.wait()
-        serving.cancel()
-        await asyncio.wait({serving})
-        triton.may_answer.set()
-        await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
-    assert triton.seen == ASKED_NO_MORE_AND_LEFT
-    client.write.assert_not_awaited()
-
-
 async def test_a_client_that_leaves_the_guard_is_gone_behind_the_first_answer() -> None:
     triton = Triton()
     async with channel_to(triton) as channel, channel_to_guard(channel) as guarded:
@@ -208,18 +116,6 @@ async def test_a_client_that_leaves_the_guard_is_gone_behind_the_first_answer() 
         triton.may_answer.set()
         await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
     assert triton.seen == ASKED_NO_MORE_AND_LEFT
-
-
-async def test_how_a_stream_fails_that_its_client_has_left_is_reported_nowhere() -> None:
-    triton = Triton()
-    triton.failure = grpc.StatusCode.UNAVAILABLE, "gone"
-    async with channel_to(triton) as channel:
-        stream = await stream_whose_client_left(channel, triton)
-        leaving = asyncio.create_task(stream.leave(lingers=True))
-        await all_is_told(channel)
-        triton.may_answer.set()
-        await asyncio.wait_for(leaving, WAIT_S)
-    assert triton.seen == ["asked", "left"]
 
 
 async def test_a_server_that_goes_while_it_is_asked_is_said_to_be_away() -> None:
@@ -259,3 +155,38 @@ def channel_to_guard(
     triton: grpc.aio.Channel, most_leaving: int = 8
 ) -> AbstractAsyncContextManager[grpc.aio.Channel]:
     return channel_to_server([Proxy(triton, ["ensemble"], Admission(1024, 10.0), most_leaving)])
+
+
+TIME_TO_HEAR_S = 0.2
+"""Of a stand-in that may get no processor for a while."""
+
+
+def stream_of(channel: grpc.aio.Channel) -> StreamStreamCall:
+    return channel.stream_stream("/Triton/Converse")()
+
+
+async def stream_whose_client_left(channel: grpc.aio.Channel, triton: Triton) -> TritonStream:
+    """Asked, and still unanswered; whoever waited for its end was cancelled."""
+    stream = TritonStream(stream_of(channel), drop, behind_response_s=TIME_TO_HEAR_S)
+    await stream.ask(b"a request")
+    client = asyncio.create_task(stream.ends())
+    await triton.is_asked.wait()
+    client.cancel()
+    await asyncio.wait({client})
+    assert client.cancelled()
+    return stream
+
+
+async def drop(message: bytes) -> None:
+    assert message == b"an answer"
+
+
+async def test_a_client_that_is_cancelled_while_it_waits_cancels_nothing_yet() -> None:
+    triton = Triton()
+    async with channel_to(triton) as channel:
+        stream = await stream_whose_client_left(channel, triton)
+        await all_is_told(channel)
+        triton.may_answer.set()
+        await asyncio.wait_for(stream.leave(lingers=True), WAIT_S)
+        await asyncio.wait_for(triton.is_left.wait(), WAIT_S)
+    assert triton.seen == ASKED_NO_MORE_AND_LEFT

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from gateway_models import directory
 
-from card.serving.requests.chat_parameters import chat_parameters
+from card.serving.model_files import chat_parameters
 from model_files import model_files_of, template_trial
 from model_files.cautions import cautions
 from model_files.template_trial import Trial, try_template

@@ -24,7 +24,6 @@ from card.sampling import (
 from card.sampling.filters import top_p_indices
 
 Row = NDArray[np.float32]
-NOTHING_SEEN: list[int] = []
 
 
 def history_of(*tokens: int, output: tuple[int, ...] = ()) -> History:
@@ -244,23 +243,6 @@ def test_bad_words_are_never_completed() -> None:
     assert sample(row, history_of(1), parameters) == 2, "a history shorter than the word"
 
 
-@given(
-    st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple), max_size=4),
-    st.integers(0, 1 << 16),
-)
-def test_no_text_contains_a_bad_word(words: list[tuple[int, ...]], seed: int) -> None:
-    """Words over four of six ids, so that something may always be chosen."""
-    parameters = SamplingParameters(temperature=3.0, seed=seed, bad_words=tuple(words))
-    history = History(NOTHING_SEEN, 40)
-    row = np.array([3.0, 2.0, 1.0, 0.0, 0.0, 0.0], np.float32)
-    for _ in range(40):
-        history.append(sample(row, history, parameters))
-    written = history.tokens
-    for word in words:
-        spans = [tuple(written[i : i + len(word)]) for i in range(len(written))]
-        assert word not in spans
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_bans_that_leave_nothing_are_ignored(temperature: float) -> None:
     row = np.array([1.0, 30.0, 2.0], np.float32)
@@ -284,16 +266,6 @@ def test_ids_that_the_model_excludes_are_never_chosen(row: Row, seed: int) -> No
     for top_k, top_p in ((0, 0.0), (0, 0.9), (row.size - 1, 0.0)):
         parameters = SamplingParameters(temperature=50.0, top_k=top_k, top_p=top_p, seed=seed)
         assert np.isfinite(row[sample(row, history_of(1), parameters)])
-
-
-@given(rows, seeds)
-@settings(max_examples=30)
-def test_a_vanishing_temperature_is_greedy(row: Row, seed: int) -> None:
-    top = by_rank(row)
-    row[top[0]] += 1.0  # among those nearer to it than the temperature the noise decides
-    for temperature in (1e-6, 1e-30, 1e-310):
-        parameters = SamplingParameters(temperature=temperature, seed=seed)
-        assert sample(row, history_of(1), parameters) == top[0]
 
 
 @given(rows)

@@ -10,7 +10,6 @@ import pytest
 
 from card.serving.addresses import Relay, bracketed, for_triton_http, reachable
 from card.serving.prerequisites import check_ports
-from card.serving.supervision.health import HealthServer
 from card.serving.triton_server import relayed_ports, wheel_install
 from card.settings import ServingSettings, Settings
 from loading.supervised import reserved_ports
@@ -46,25 +45,6 @@ def test_an_address_is_spelled_as_each_program_takes_it(
 def test_a_port_is_not_relayed_when_triton_arguments_name_its_address() -> None:
     serving = ServingSettings(address="::", triton_arguments=("--http-address=127.0.0.1",))
     assert relayed_ports(serving) == [serving.metrics_port]
-
-
-@pytest.mark.parametrize(
-    ("address", "families"),
-    [("::", ("127.0.0.1", "::1")), ("::1", ("::1",)), ("127.0.0.1", ("127.0.0.1",))],
-)
-def test_the_health_port_answers_on_each_family_of_its_address(
-    address: str, families: tuple[str, ...]
-) -> None:
-    server = HealthServer(address, 0)
-    for host in ("127.0.0.1", "::1"):
-        if host in families:
-            with socket.create_connection((host, server.port), 60) as client:
-                client.sendall(b"GET /live HTTP/1.0\r\n\r\n")
-                assert b" 200 " in client.recv(64)
-        else:
-            with pytest.raises(ConnectionRefusedError):
-                socket.create_connection((host, server.port), 60)
-    server.close()
 
 
 def test_a_busy_ipv6_port_is_refused_by_name() -> None:

@@ -16,7 +16,6 @@ from one_process import GREEDY, autoregressive, request_of
 from card.cache import ROOT, Candidates, Finish, SlotRequest
 from card.sampling import History, SamplingParameters, log_probability
 from card.speculation.acceptance import RULES, AcceptanceConfig, VerifyResult
-from card.speculation.acceptance.loose import normalised_entropy
 
 MODEL = FakeModel(vocabulary=5)
 PROMPT = [2, 0, 1]
@@ -109,25 +108,6 @@ def test_right_candidates_are_accepted_up_to_the_first_wrong_one(
     assert result.rows == list(range(right + 1))
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3])
-def test_nothing_is_committed_beyond_the_output_limit(limit: int) -> None:
-    alone = autoregressive(MODEL, request_of(PROMPT, 6))
-    chain = Candidates(alone, list(range(ROOT, 5)))
-    result, _ = verify(chain, request_of(PROMPT, limit), [])
-    assert result.tokens == alone[:limit]
-    assert result.finish is Finish.LENGTH
-
-
-def test_nothing_is_committed_behind_the_end() -> None:
-    alone = autoregressive(MODEL, request_of(PROMPT, 6))
-    end = alone[2]
-    assert end not in alone[:2]
-    chain = Candidates(alone, list(range(ROOT, 5)))
-    result, _ = verify(chain, request_of(PROMPT, 6, parameters=replace(GREEDY, end_ids=(end,))), [])
-    assert result.tokens == alone[:3]
-    assert result.finish is Finish.END_ID
-
-
 def test_log_probabilities_are_those_of_the_unprocessed_logits() -> None:
     request = replace(
         request_of(PROMPT, 3, parameters=replace(SAMPLED, repetition_penalty=2.0)),
@@ -213,12 +193,3 @@ def test_a_text_that_a_guide_holds_is_exact() -> None:
     guide = SimpleNamespace(allowed=lambda: everything, advance=lambda _: None)
     result, _ = verified([1, 2, 3, 4, 5], [UNSURE] * 5, [1, 7, 3, 4], 2, constraint=guide)
     assert (result.tokens, result.foreign) == ([1, 2], 0)
-
-
-def test_entropy_is_a_share_of_the_largest_there_can_be() -> None:
-    assert normalised_entropy(np.zeros(50, np.float32)) == pytest.approx(1.0)
-    sure = np.full(50, -np.inf, np.float32)
-    sure[3] = 1.0
-    assert normalised_entropy(sure) == pytest.approx(0.0)
-    sure[4] = 1.0
-    assert normalised_entropy(sure) == pytest.approx(np.log(2) / np.log(50))

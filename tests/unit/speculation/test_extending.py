@@ -19,7 +19,7 @@ from dataclasses import replace
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, autoregressive, request_of
 from bench.systems import SYSTEMS
-from card.serving.metrics.families import DECODINGS
+from card.serving.metrics.exporter import DECODINGS
 from card.serving.requests.wire import DECODINGS as WIRE
 from card.settings import Settings
 from card.speculation.pacing import counted_as

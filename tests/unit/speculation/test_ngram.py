@@ -8,7 +8,7 @@ import sys
 import tracemalloc
 import zipfile
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from card.speculation.ngram import (
     NgramProposer,
 )
 from card.speculation.ngram_file import NgramFileError, read_table, table_of, write_table
-from card.speculation.sources.phrases import phrase_behind
 from model_files import model_files_of
 from training.ngram_table import texts_of
 
@@ -86,26 +85,6 @@ def test_every_node_of_a_trie_followed_its_context_and_is_no_likelier_than_what_
     assert bool(limit and naive_followers(text, [*text, *behind])) == bool(paths)
 
 
-def test_a_text_that_repeats_itself_has_a_high_hit_rate_and_one_that_never_does_a_low_one() -> None:
-    repeating, surprising = NgramProposer(), NgramProposer()
-    repeating.extend([1, 2, 3] * 30)
-    surprising.extend([at * (at // 2) % 7 for at in range(90)])
-    assert repeating.hit_rate > 0.9
-    assert len(repeating.propose([], 8)) == 8
-    assert surprising.hit_rate < repeating.hit_rate
-
-
-def test_chances_follow_how_often_contexts_of_that_length_were_right() -> None:
-    """Behind two known tokens comes what came before, behind one never."""
-    proposer = NgramProposer()
-    for at in range(60):
-        proposer.extend([0, 1, 2, 10 + at])
-    proposer.extend([0])
-    sure = proposer.candidates([], 1).chances[0]
-    doubtful = proposer.candidates([1, 2], 1).chances[0]
-    assert sure > 0.8 > 0.3 > doubtful
-
-
 def test_what_was_not_used_for_longest_is_forgotten_and_followers_are_few() -> None:
     table = FollowerTable(most_contexts=2)
     for token in range(6):
@@ -114,17 +93,6 @@ def test_what_was_not_used_for_longest_is_forgotten_and_followers_are_few() -> N
     table.add([(1,)], 5)
     table.add([(3,)], 8)
     assert dict(table) == {(1,): (5, 4, 3, 2), (3,): (8,)}
-
-
-def test_a_shared_table_tells_what_another_text_taught_and_a_frozen_one_learns_nothing() -> None:
-    shared, frozen = FollowerTable(), table_of([[9, 4, 9, 4]])
-    NgramProposer(shared).extend([1, 2, 3])
-    other = NgramProposer(shared, frozen)
-    assert other.candidates([1], 2).tokens == [2, 3]
-    assert other.candidates([9], 1).tokens == [4]
-    other.extend([9, 5])
-    assert frozen.longest([(9,)]) == (1, (4,))
-    assert NgramProposer().candidates([1], 2).tokens == []
 
 
 @pytest.mark.parametrize("wrong", [True, False])
@@ -136,27 +104,9 @@ def test_a_frozen_table_that_is_wrong_is_soon_given_little_chance(wrong: bool) -
     assert chance < 0.1 if wrong else chance > 0.8
 
 
-def test_a_branch_counts_wherever_it_begins() -> None:
-    """Behind 0 came 1 and 4, behind each of them two tokens."""
-    proposer = NgramProposer()
-    proposer.extend([0, 1, 2, 9, 0, 1, 3, 9, 0, 4, 5, 9, 0, 4, 6, 8, 0])
-    for branches in (2, 3, 4):
-        found = proposer.candidates([], 24, branches)
-        assert len(set(range(len(found))) - set(found.parents)) == branches
-
-
 VOCABULARY = 24
 TARGET = FakeModel(VOCABULARY)
 SALTS = [bytes([number] * SALT_BYTES) for number in range(1, MOST_TABLES + 3)]
-
-
-def test_a_corpus_gives_what_most_frequently_followed_what_occurred_again(tmp_path: Path) -> None:
-    file = tmp_path / "table.npz"
-    write_table(table_of([[1, 2, 3, 1, 2, 4, 1, 2, 4], [1, 2]]), VOCABULARY, file)
-    table = read_table(file, VOCABULARY)
-    assert table.longest([(7, 1, 2), (1, 2), (2,)]) == (2, (4, 3))
-    assert table.longest([(1,)]) == (1, (2,))
-    assert table.longest([(3,)]) == (0, ()), "it occurred once"
 
 
 @given(st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=4), st.integers(1, 40))
@@ -370,32 +320,6 @@ def test_the_command_names_the_file_that_holds_no_text(
     file.write_bytes(content)
     with pytest.raises(ValueError, match=f"{file} is no .*{why}"):
         texts_of(file, model_files_of(PAIR / "target"), 10)
-
-
-@dataclass
-class Rows:
-    """Logits whose argmax is known; row 0 belongs to the last committed token."""
-
-    choices: list[int]
-
-    def row(self, index: int) -> NDArray[np.float32]:
-        row: NDArray[np.float32] = np.eye(10, dtype=np.float32)[self.choices[index]]
-        return row
-
-
-@pytest.mark.parametrize(
-    ("choices", "phrase"),
-    [
-        ([1, 9, 3, 4, 5], [3, 4, 5]),  # all that follows is what the target says too
-        ([1, 9, 3, 7, 5], [3, 7]),  # but for the second
-        ([1, 9, 8, 4, 5], [8]),
-    ],
-)
-def test_behind_a_refused_candidate_counts_what_the_target_agrees_with_and_one_token_more(
-    choices: list[int], phrase: list[int]
-) -> None:
-    verified = Candidates.chain([1, 2, 3, 4], [1.0] * 4)  # the second of them is refused: 9 comes
-    assert phrase_behind(1, verified, Rows(choices)) == phrase
 
 
 def test_a_phrase_is_proposed_behind_the_text_that_it_was_supposed_to_follow() -> None:

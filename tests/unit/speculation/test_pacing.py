@@ -10,7 +10,7 @@ import pytest
 from fake_engine import FakeEngine, FakeModel
 from one_process import OneProcess, request_of, settings_of
 
-from card.cache import EngineState, Finish
+from card.cache import Finish
 from card.engines import Logits, SequenceTokens
 from card.speculation.pacing import PACINGS, Progress
 from card.speculation.pacing.card import HEAD_START
@@ -55,11 +55,6 @@ def test_before_the_first_commit_only_a_draft_apart_runs_and_keeps_to_a_head_sta
     assert found == [apart, apart, False]
 
 
-def test_in_turns_the_draft_makes_as_many_passes_as_the_target_waits_for() -> None:
-    found = [may_run("auto", passes=passes, awaited=2) for passes in (0, 1, 2)]
-    assert found == [(True, False), (True, False), (False, True)]
-
-
 def test_branches_are_followed_while_the_target_verifies_what_is_before_them() -> None:
     assert [may_run("branch", passes=2, forks=forks)[1] for forks in (False, True)] == [False, True]
     assert [may_run("branch", ahead=ahead)[1] for ahead in (3, 4)] == [False, True]
@@ -67,22 +62,8 @@ def test_branches_are_followed_while_the_target_verifies_what_is_before_them() -
     assert [may_run("branch", passes=passes, inherited=3)[0] for passes in (4, 5)] == [True, False]
 
 
-def test_in_ssd_the_target_waits_for_a_chain_and_none_is_waited_for_that_is_there() -> None:
-    assert [may_run("ssd", ahead=ahead)[1] for ahead in (0, 3, 4)] == [False, False, True]
-
-
 def engines() -> tuple[FakeEngine, FakeEngine]:
     return FakeEngine(FakeModel(), tree=False), FakeEngine(MODEL, tree=True)
-
-
-def test_autoregressive_decoding_leaves_the_draft_alone() -> None:
-    target, draft = engines()
-    with OneProcess(target, draft, settings_of()) as both:
-        stream = both.open(request_of([1, 2, 3], 6, "autoregressive"))
-        both.run([stream])
-        assert draft.batches == []
-        assert stream.counters.queries == 0
-        assert [len(batch[0].tokens) for batch in target.batches] == [3, 1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("gamma", [1, 3, 5])
@@ -178,22 +159,6 @@ def test_the_draft_leaves_the_cores_to_a_prompt_that_is_read() -> None:
         assert len(draft.batches) == HEAD_START
         assert both.target.step(), "the first commit"
         assert both.draft.step(), "and nobody waits from there on"
-
-
-def test_a_draft_that_lives_but_gives_nothing_is_not_waited_for_longer_than_an_engine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    target, draft = engines()
-    with OneProcess(target, draft, settings_of()) as both:
-        stream = both.open(request_of([1, 2, 3], 6, "draft_then_verify", gamma=4))
-        assert both.target.step(), "prefill waits for nobody"
-        assert not both.target.step(), "a living draft gets its time"
-        limit_s = both.settings.serving.engine_timeout_s
-        now_s = time.monotonic()
-        monkeypatch.setattr(time, "monotonic", lambda: now_s + limit_s + 0.1)
-        both.pool.beat("draft", EngineState.ATTACHED)
-        assert both.target.step(), "the wait is over"
-        assert len(stream.output) == 2
 
 
 def test_a_draft_that_gives_nothing_costs_a_text_little_more_than_one_wait(

@@ -54,12 +54,6 @@ def test_a_path_ranks_as_its_nodes_do_below_each_other() -> None:
     assert behind.score == pytest.approx(below_first)
 
 
-def test_what_is_worth_no_row_is_left_out_and_all_below_it() -> None:
-    score = np.log([0.9, 0.05, 0.05])
-    tree = Tree(5, [10, 11, 12], [ROOT, ROOT, 1], score.tolist())
-    assert ranked_below(tree, ROOT, 3.0).token == [10]
-
-
 @pytest.mark.parametrize("score", [[-np.inf, -np.inf], [0.0, -1e308], [-1e308, -1e308]])
 def test_no_score_however_small_is_in_the_way(score: list[float]) -> None:
     assert max(ranked_below(Tree(0, [1, 2], [ROOT, 0], score), ROOT, 3.0).score, default=0) <= 0.0

@@ -6,10 +6,8 @@ import dataclasses
 import json
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from tensorrt_double import forget_standin, standin
 from card.cache import SlotRequest
 from card.engines import EngineError
 from card.engines.tensorrt_llm.requests import installed_version, sampling_arguments
-from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
+from card.engines.tensorrt_llm.runtime import import_tensorrt_llm
 from card.sampling import SamplingParameters
 from card.settings import load_settings
 from card.tensorrt_llm.loading import check_quantization, draft_arguments, target_arguments
@@ -92,17 +90,6 @@ def test_error_says_what_to_do_when_the_package_is_missing(monkeypatch: pytest.M
         import_tensorrt_llm([0])
     with pytest.raises(EngineError, match="or set engine: torch"):
         installed_version()
-
-
-def test_model_is_named_and_no_thread_left_when_it_cannot_be_loaded() -> None:
-    def out_of_memory(**_: object) -> None:
-        raise RuntimeError("out of memory")
-
-    threads = threading.active_count()
-    package: Any = SimpleNamespace(LLM=out_of_memory)
-    with pytest.raises(EngineError, match="/models/large cannot be loaded: out of memory"):
-        Runtime(package, {"model": "/models/large"})
-    assert threading.active_count() == threads
 
 
 def test_checkpoint_is_refused_when_it_is_not_quantized_as_settings_say(tmp_path: Path) -> None:

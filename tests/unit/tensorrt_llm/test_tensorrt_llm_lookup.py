@@ -13,9 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tensorrt_double import BUDGET_S, CANDIDATES, END_ID, VOCABULARY, Cache, EngineRequest
 
-from card.cache import Finish, Pool
-from card.cache.home import sweep_pools
-from card.tensorrt_llm.bindings import Bindings
+from card.cache import Finish
 from card.tensorrt_llm.lookup import CandidateLookup
 
 PROMPT = [5, 6, 7]
@@ -41,19 +39,6 @@ def test_answer_is_the_chain_behind_the_commits_when_the_cache_has_it(
     slot = cache.open(PROMPT, client_id=2, max_tokens=max_tokens)
     cache.draft(slot, len(PROMPT), chain)
     assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [answer]
-
-
-def test_padding_is_not_counted_when_the_loop_extends_an_answer(
-    cache: Cache, lookup: CandidateLookup
-) -> None:
-    slot = cache.open(PROMPT, client_id=2)
-    cache.draft(slot, len(PROMPT), [8, 9])
-    (first,) = lookup.answer([EngineRequest(2, [*PROMPT, 8])])
-    first.extend([0, 0])
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[9]]
-    lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 0, 20])])
-    counters = slot.counters()
-    assert (counters.drafted, counters.accepted) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -173,21 +158,6 @@ def test_request_is_first_in_the_next_pass_when_the_budget_did_not_reach_it(cach
     assert answers == [[[9], [], []], [[], [9], []], [[], [], [9]]]
 
 
-def test_lookup_attaches_anew_when_the_pool_is_another(
-    cache: Cache, lookup: CandidateLookup
-) -> None:
-    nowhere = CandidateLookup(replace(cache.settings, server_pid=1))
-    assert nowhere.answer([EngineRequest(2, PROMPT)]) == [[]]
-    lookup.answer([])
-    cache.pool.unlink()
-    assert lookup.answer([EngineRequest(2, PROMPT)]) == [[]]
-    cache.pool = Pool.create(cache.directory, os.getpid(), cache.pool.geometry)
-    cache.bindings = Bindings.create(cache.pool)
-    slot = cache.open(PROMPT, client_id=2)
-    cache.draft(slot, len(PROMPT), [8, 9])
-    assert lookup.answer([EngineRequest(2, [*PROMPT, 8])]) == [[9]]
-
-
 def test_worker_touches_nothing_when_its_triton_process_has_ended(cache: Cache) -> None:
     """Its sessions are another process's now, and its client ids begin anew there."""
     ended = subprocess.Popen(["true"])
@@ -198,10 +168,3 @@ def test_worker_touches_nothing_when_its_triton_process_has_ended(cache: Cache) 
         orphan = CandidateLookup(replace(cache.settings, owner_pid=owner))
         assert orphan.answer([EngineRequest(2, [*PROMPT, 8])]) == [[]]
     assert cache.output(slot) == []
-
-
-def test_table_is_swept_when_its_pool_is(cache: Cache) -> None:
-    cache.bindings.close()
-    cache.pool.close()
-    sweep_pools(cache.directory)
-    assert list(cache.directory.iterdir()) == []

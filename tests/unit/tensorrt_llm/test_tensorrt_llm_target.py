@@ -82,17 +82,6 @@ def test_commits_have_one_writer_when_the_hook_is_attached(target: Target) -> No
     assert slot.counters().accepted == 2
 
 
-def test_responses_are_published_at_once_when_no_hook_is_attached(target: Target) -> None:
-    slot, output = target.open(hook=False)
-    target.runtime.give(output, [8])
-    target.runtime.settle()
-    assert target.cache.output(slot) == [8]
-    assert target.hook(output, [8, 9]) == [], "a request is the hook's from its start or never"
-    target.runtime.give(output, [9, 10])
-    target.runtime.settle()
-    assert target.cache.output(slot) == [8, 9, 10]
-
-
 def test_log_probabilities_are_published_when_they_are_wanted(target: Target) -> None:
     """Of two equally likely tokens the runtime may have listed the other."""
     slot, output = target.open(hook=True, log_probabilities=True)
@@ -101,13 +90,6 @@ def test_log_probabilities_are_published_when_they_are_wanted(target: Target) ->
     target.runtime.settle()
     assert target.cache.output(slot) == [8, 9]
     assert slot.log_probabilities(0, 2).tolist() == [-0.5, -0.25]
-
-
-def test_end_token_is_committed_when_the_runtime_cuts_it_off(target: Target) -> None:
-    slot, output = target.open(hook=True)
-    target.runtime.give(output, [8], "stop")
-    target.runtime.settle()
-    assert target.cache.output(slot) == [8, END]
 
 
 def test_session_goes_on_behind_its_commits_when_a_target_died(
@@ -164,18 +146,3 @@ def test_loop_raises_when_the_engine_gives_no_token(cache: Cache, runtime: Scrip
     stalled = Target(cache, runtime, stall_timeout_s=0.01)
     with pytest.raises(EngineStalledError, match="no token from the engine"):
         runtime.until(lambda: False, stalled.loop.step)
-
-
-def test_loop_raises_when_an_idle_engine_lost_a_worker(
-    target: Target, runtime: ScriptedRuntime
-) -> None:
-    """The engine is asked for a token: while it decodes nothing, it would not tell."""
-    runtime.give(target.first_request, [1, 2, 3], "length")
-    runtime.settle()
-    runtime.loses_worker = True
-    target.loop.step()
-    _, asked = runtime.requests
-    runtime.fail(asked, RuntimeError("the worker process is gone"))
-    runtime.settle()
-    with pytest.raises(RuntimeError, match="the worker process is gone"):
-        target.loop.step()

@@ -2,49 +2,46 @@
 
 from __future__ import annotations
 
-import subprocess
+import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fleet import replica
-from fleet.replica import ReplicaProcess
+from fleet import running
+from fleet.running import PORTS, ReplicaProcess
 
 
 @pytest.fixture
 def ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReplicaProcess:
-    """A replica whose program waits for a line, and ends with the code that it says."""
-
-    def spawned(command: object, output: Any, variables: object) -> subprocess.Popen[bytes]:
-        program = [sys.executable, "-c", "raise SystemExit(int(input()))"]
-        return subprocess.Popen(program, stdin=subprocess.PIPE, stdout=output, stderr=output)
-
-    monkeypatch.setattr(replica, "spawned", spawned)
-    monkeypatch.setattr(replica, "RESTART_S", 0.0)
-    made = ReplicaProcess({}, tmp_path / "log")
+    """A replica whose program reads its exit code from a pipe and ends with it."""
+    monkeypatch.setattr(running, "RESTART_S", 0.0)
+    made = ReplicaProcess(dict.fromkeys(PORTS, 1), tmp_path / "log")
+    os.mkfifo(tmp_path / "code")
+    program = f"raise SystemExit(int(open({str(tmp_path / 'code')!r}).read()))"
+    made.command = [sys.executable, "-c", program]
     made.start()
     return made
 
 
 def end(one: ReplicaProcess, code: int) -> int:
-    assert one._process is not None
-    one._process.communicate(f"{code}\n".encode())
-    return one.pid
+    folder = Path(one.command[-1].split("'")[1]).parent
+    (folder / "code").write_text(str(code))
+    one.wait()
+    return one.process.pid
 
 
-def test_a_replica_starts_again_when_it_was_lost(
+def test_replica_when_lost_starts_again(
     ending: ReplicaProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not ending.starts_again_if_lost()
     lost = end(ending, 1)
     assert ending.starts_again_if_lost()
     assert end(ending, 1) != lost
-    monkeypatch.setattr(replica, "RESTART_S", 3600.0)
+    monkeypatch.setattr(running, "RESTART_S", 3600.0)
     assert not ending.starts_again_if_lost(), "it started a moment ago"
 
 
-def test_a_replica_stays_away_when_it_was_drained(ending: ReplicaProcess) -> None:
+def test_replica_when_drained_stays_away(ending: ReplicaProcess) -> None:
     end(ending, 0)
     assert not ending.starts_again_if_lost()

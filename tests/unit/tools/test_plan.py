@@ -14,7 +14,6 @@ from planning import (
     app,
     curve_of,
     estimates,
-    exponent_of,
     level_chances,
     parallel,
     rank_chances,
@@ -41,13 +40,6 @@ def test_serial_chain_commits_the_closed_form_of_tokens_and_takes_all_passes(
     assert found.rows == 1 + drafted
 
 
-def test_serial_pass_costs_what_its_rows_cost() -> None:
-    pair = Pair({1: 10.0, 9: 18.0}, {1: 1.0, 2: 1.5})
-    found = serial(pair, chances_of(0.5, 2), 2, 4)
-    assert found.rows == 9
-    assert found.ms == pytest.approx(1.0 + 3 * 1.5 + 18.0)
-
-
 @pytest.mark.parametrize("agreement", [0.3, 0.8])
 @pytest.mark.parametrize("verified", [1, 4])
 def test_parallel_chain_commits_the_closed_form_when_the_draft_is_fast(
@@ -58,43 +50,6 @@ def test_parallel_chain_commits_the_closed_form_when_the_draft_is_fast(
     goes_on = agreement / (1 - agreement ** (verified + 1))
     assert found.tokens == pytest.approx(1 / (1 - agreement) / (1 + goes_on))
     assert found.ms == pytest.approx(10.0)
-
-
-def test_parallel_gains_nothing_when_a_pass_of_the_draft_takes_longer_than_one_of_the_target() -> (
-    None
-):
-    found = parallel(Pair({1: 1.0}, {1: 1.1}), chances_of(0.9), 1, 4, depth=64)
-    assert found.tokens == pytest.approx(1.0)
-
-
-def test_parallel_takes_longer_passes_when_both_models_share_a_device() -> None:
-    apart = parallel(FLAT, chances_of(0.8), 1, 4, depth=64)
-    shared = parallel(Pair(FLAT.target_ms, FLAT.draft_ms, 1.0, 1.3, 1.3), chances_of(0.8), 1, 4, 64)
-    assert shared.ms == pytest.approx(1.3 * apart.ms)
-    assert shared.tokens == pytest.approx(apart.tokens)
-
-
-def test_level_of_a_tree_holds_the_text_as_often_as_its_nodes_together() -> None:
-    ranks = [0.6, 0.2, 0.1]
-    # Below nodes of 0.6 and 0.2 the two likeliest are 0.36 and 0.12 (twice: either one).
-    assert level_chances(ranks, 2, 2) == pytest.approx([0.8, 0.36 + 0.12])
-    assert level_chances(ranks, 1, 3) == pytest.approx([0.6, 0.36, 0.216])
-
-
-@pytest.mark.parametrize("agreement", [0.1, 0.5, 0.9, 1.0])
-def test_ranks_are_ordered_and_no_more_than_certain(agreement: float) -> None:
-    ranks = rank_chances(agreement)
-    assert ranks[0] == agreement
-    assert ranks == sorted(ranks, reverse=True)
-    assert sum(ranks) <= 1.0 + 1e-9
-
-
-def test_share_among_the_best_is_met_when_it_is_given() -> None:
-    ranks = rank_chances(0.56, exponent_of(0.56, 4, 0.75))
-    assert sum(ranks[:4]) == pytest.approx(0.75)
-    for among, share in ((1, 0.7), (4, 0.5), (4, 1.0)):
-        with pytest.raises(PlanError, match="--among"):
-            exponent_of(0.56, among, share)
 
 
 def test_estimates_are_the_best_depths_of_each_way() -> None:

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 from real_pair import TARGET, pair_settings
-from typer.testing import CliRunner
 
 from card.serving.requests.vocabulary import Vocabulary
-from demonstration import command
-from demonstration.requests import TRIED_PROMPT, TRIED_TOKENS, allowed_tokens, try_line
+from demonstration.requests import TRIED_PROMPT, TRIED_TOKENS, try_line
 
 pytestmark = pytest.mark.usefixtures("no_overrides")
 
@@ -44,26 +42,6 @@ def test_the_line_to_try_asks_for_what_is_allowed(
     line = try_line(settings)
     assert tokens_of(line, http_inference) == tokens
     assert TRIED_PROMPT in shlex.split(line)[-1]
-
-
-@pytest.mark.parametrize(("kept", "goes_past"), [("", True), ("127.0.0.1", False)])
-def test_the_line_to_try_goes_past_a_proxy(
-    monkeypatch: pytest.MonkeyPatch, kept: str, goes_past: bool
-) -> None:
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    monkeypatch.setenv("no_proxy", kept)
-    assert ("--noproxy" in shlex.split(try_line(pair_settings()))) is goes_past
-
-
-@pytest.mark.parametrize("option", ["--serve", "--openai"])
-def test_a_server_takes_no_prompt(option: str) -> None:
-    shown = CliRunner().invoke(command.app, ["a prompt", option])
-    assert shown.exit_code == 2
-    assert shown.stderr.startswith("error: a server is asked by its clients: leave out the prompt")
-
-
-def test_a_prompt_that_is_no_text_is_measured_all_the_same() -> None:
-    assert allowed_tokens(pair_settings(), "a\udcff", 64) == 64
 
 
 @pytest.mark.parametrize("source", ["{{ 1 | from_json }}", "{{ tools | length }}"])

@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from loading.clients import Tally
 from loading.held import MEBIBYTE, Sample
-from loading.perf_analyzer import NothingMeasuredError, PerfAnalyzerError, measure, texts_ns
-from loading.service import results_folder
+from loading.perf_analyzer import NothingMeasuredError, PerfAnalyzerError, measure
 from loading.soak import Observed
 
 LONG_S = 600.0
@@ -22,7 +20,7 @@ AT_REST = Sample(0.0, {"card": 60 * MEBIBYTE}, {"card": 9})
 
 def found_nothing() -> Observed:
     """What a sound server shows: memory that grew at first and then stayed as it is."""
-    found = Observed(Tally(compared=10), AT_REST)
+    found = Observed(Tally(compared=10), AT_REST, AT_REST)
     for second in range(int(LONG_S)):
         held = {"card": 60 * MEBIBYTE + min(second, 100) * MEBIBYTE}
         found.samples.append(Sample(float(second), held, {"card": 30}))
@@ -45,7 +43,7 @@ GROWING = [Sample(float(s), {"card": int(s * 0.025 * MEBIBYTE)}, {}) for s in ra
         ({"incidents": ["a process died"]}, ["a process died"]),
     ],
 )
-def test_a_sound_server_passes_and_every_fault_fails_the_soak_and_is_named(
+def test_soak_when_something_is_wrong_fails_and_names_it(
     spoilt: dict[str, Any], said: list[str]
 ) -> None:
     found = found_nothing()
@@ -56,27 +54,12 @@ def test_a_sound_server_passes_and_every_fault_fails_the_soak_and_is_named(
     assert all(part in line for part, line in zip(said, lines, strict=True))
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(typer.BadParameter, match="file/x cannot be made: Not a directory"):
-        results_folder(tmp_path / "file/x", "soak")
-    assert results_folder(tmp_path / "new", "soak").is_dir()
-
-
-def test_empty_responses_of_the_time_in_the_queue_are_no_text() -> None:
-    request = {
-        "response_timestamps": [10, 20, 30, 40],
-        "response_outputs": [{"text_output": text} for text in ("", "", "a", "")],
-    }
-    assert texts_ns(request) == [30, 40]
-
-
 @pytest.mark.parametrize(
     ("said", "in_vain"),
     [("No valid requests recorded within time interval.", True), ("connection refused", False)],
 )
 @pytest.mark.parametrize("left", [(), ("001.csv", "001.json")], ids=["empty", "used"])
-def test_a_level_at_which_no_request_ended_is_told_from_a_run_that_failed(
+def test_measurement_when_no_request_ended_differs_from_a_failed_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, in_vain: bool, left: tuple[str, ...]
 ) -> None:
     program = tmp_path / "bin/perf_analyzer"

@@ -1,6 +1,7 @@
-"""Trains a head that reads the target's hidden states (EAGLE-3, arXiv 2503.01840).
+"""Trains heads that read the target's hidden states.
 
 Read the modules in this order: ``recipe`` (every number), ``states`` (the target, and its states of
-a text), ``unrolling`` (the passes of a step), ``fitting`` (the loop), ``files`` (the head in the
-format of `speculators`) and ``command``.
+a text), ``kind`` (what a kind of head has), ``chains`` (attention behind a text), ``eagle3``,
+``peagle`` and ``pard2`` (a kind each), ``kinds`` (all of them), ``fitting`` (the loop and what it
+evaluates), ``files`` (heads in the format of `speculators`) and ``command``.
 """

@@ -10,14 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from card.engines.architecture import Architecture, architecture_of
-from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.formats import EAGLE3, head_of
+from card.speculation.drafters.heads.loading import HEADS
 from training.errors import TrainingError
 from training.heads.states import TappedTarget
 
 _WEIGHTS = "model.safetensors"
+NO_LABEL = -100
+"""The label that `torch.nn.functional.cross_entropy` leaves out."""
 
 
 def config_of(a: Architecture, taps: tuple[int, ...], ids: int, steps: int) -> dict[str, Any]:
@@ -62,41 +65,56 @@ def config_of(a: Architecture, taps: tuple[int, ...], ids: int, steps: int) -> d
     }
 
 
+def labels_of(ranked: NDArray[np.int64], vocabulary: int) -> Tensor:
+    """[vocabulary] the place of each id among the ranked ones; `NO_LABEL`: it has none."""
+    labels = np.full(vocabulary, NO_LABEL)
+    labels[ranked] = np.arange(len(ranked))
+    return torch.from_numpy(labels)
+
+
+def ranked_by(offsets: Tensor) -> NDArray[np.int64]:
+    """The ranked ids of `d2t`: id i stands for i + d2t[i]."""
+    ids: NDArray[np.int64] = np.arange(len(offsets)) + offsets.long().numpy()
+    return ids
+
+
+def offsets_of(ranked: NDArray[np.int64]) -> Tensor:
+    """`d2t` of these ids."""
+    return torch.from_numpy(ranked - np.arange(len(ranked)))
+
+
 def make_head(
     config: dict[str, Any], target: TappedTarget, ranked: NDArray[np.int64], folder: Path
-) -> Eagle3:
+) -> Any:
     """The head in `folder`, or a new one that ranks by the target's own rows at first."""
     said = head_of(config)
     assert said is not None
     a = architecture_of(said.decoder, folder / "config.json")
     taps = len(said.taps(target.architecture.layers))
     torch.manual_seed(0)
-    head = Eagle3(
+    module, _ = HEADS[said.kind]
+    head: Any = module(
         said, a, taps=taps, tapped=taps * a.hidden, ids=len(ranked), biases=(False, False)
     )
     with torch.no_grad():
-        head.lm_head.weight.copy_(target.head[torch.from_numpy(ranked)])
+        head.lm_head.weight[: len(ranked)].copy_(target.head[torch.from_numpy(ranked)])
         head.norm.weight.copy_(target.norm)
     if (folder / _WEIGHTS).is_file():
         weights = {name: it.float() for name, it in load_file(folder / _WEIGHTS).items()}
-        offsets = weights.pop("d2t")
         weights.pop("t2d")
-        if not np.array_equal(np.arange(len(offsets)) + offsets.long().numpy(), ranked):
+        if not np.array_equal(ranked_by(weights.pop("d2t")), ranked):
             raise TrainingError(f"{folder} holds a head of other ids: choose another --output")
         head.load_state_dict(weights)
     return head
 
 
-def write_head(
-    head: Eagle3, config: dict[str, Any], ranked: NDArray[np.int64], folder: Path
-) -> None:
+def write_head(head: Any, config: dict[str, Any], ranked: NDArray[np.int64], folder: Path) -> None:
     """Write it; a run that is cut off meanwhile leaves the former one."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", "utf-8")
     weights = {name: it.detach().bfloat16() for name, it in head.state_dict().items()}
-    ids = torch.from_numpy(ranked)
     chosen = torch.zeros(head.architecture.vocabulary, dtype=torch.bool)
-    chosen[ids] = True
+    chosen[torch.from_numpy(ranked)] = True
     part = folder / f"{_WEIGHTS}.part"
-    save_file(weights | {"d2t": ids - torch.arange(len(ids)), "t2d": chosen}, part)
+    save_file(weights | {"d2t": offsets_of(ranked), "t2d": chosen}, part)
     part.replace(folder / _WEIGHTS)

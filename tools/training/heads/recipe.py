@@ -1,4 +1,4 @@
-"""The numbers of a head's training."""
+"""The numbers of a head's training. A kind may add its own."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 class HeadRecipe(BaseModel):
     """
     ids            ids that the head ranks: the most frequent ones of the texts
-    window         tokens of a text that one step reads
-    steps          passes of a step: behind the first, the head reads its own states
-    step_weight    weight of each pass's loss, as a share of the one before
+    window         tokens of a text that one pass reads
+    windows        windows in a step
+    reads          how often a window is read, on average: its states take longer than its step
+    recent         windows that may be read again
+    steps          tokens that the head drafts
+    step_weight    weight of each of these tokens' loss, as a share of the one before
     learning_rate, warm_up_steps, weight_decay, clip   of AdamW; the rate falls to 0 by a cosine
     held_out       last texts, which are for evaluation alone
     evaluation_texts   how many of these are read
@@ -21,6 +24,9 @@ class HeadRecipe(BaseModel):
 
     ids: int = Field(8192, ge=1)
     window: int = Field(256, ge=8)
+    windows: int = Field(1, ge=1)
+    reads: float = Field(1.0, ge=1)
+    recent: int = Field(256, ge=1)
     steps: int = Field(6, ge=1)
     step_weight: float = Field(0.8, gt=0, le=1)
     learning_rate: float = Field(4e-4, gt=0)

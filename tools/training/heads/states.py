@@ -27,12 +27,16 @@ class TappedTarget:
     norm       [hidden] of the norm before it
     """
 
-    def __init__(self, directory: Path, taps: tuple[int, ...], window: int) -> None:
-        """Raises `TrainingError` for what is no model that runs here."""
+    def __init__(
+        self, directory: Path, taps: tuple[int, ...], window: int, *, bf16: bool = False
+    ) -> None:
+        """`bf16`: it computes in bfloat16. Raises `TrainingError` for what is no model that runs
+        here."""
         try:
             self.architecture: Architecture = read_architecture(directory)
             checkpoint = open_checkpoint(directory, self.architecture)
-            options = EngineOptions(context=window, sessions=1, dtype="float32", taps=taps)
+            dtype = "bfloat16" if bf16 else "float32"
+            options = EngineOptions(context=window, sessions=1, dtype=dtype, taps=taps)
             self._engine = TorchEngine.load(directory, options)
         except EngineError as error:
             raise TrainingError(str(error)) from error

@@ -50,7 +50,7 @@ def read_draft(folder: Path, masks: int, start: Path | None = None) -> ParallelD
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} holds no model: name a Hugging Face directory")
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    ranked = _ranked(folder, model.config.vocab_size)
+    ranked = ranked_ids(folder, model.config.vocab_size)
     embedding = model.get_input_embeddings().weight.detach()
     vector = embedding[torch.from_numpy(ranked)].mean(dim=0)
     if start is not None:
@@ -72,7 +72,7 @@ def free_ids(folder: Path, texts: Texts, count: int) -> list[int]:
     """
     tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    ranked = set(_ranked(folder, config["vocab_size"]).tolist())
+    ranked = set(ranked_ids(folder, config["vocab_size"]).tolist())
     if len(ranked) == config["vocab_size"]:
         ranked = set()
     used = np.bincount(np.asarray(texts).ravel(), minlength=config["vocab_size"])
@@ -116,7 +116,7 @@ def write_draft(draft: ParallelDraft, ids: Sequence[int], source: Path, folder: 
     temporary.replace(folder / "model.safetensors")
 
 
-def _ranked(folder: Path, vocabulary: int) -> npt.NDArray[np.int64]:
+def ranked_ids(folder: Path, vocabulary: int) -> npt.NDArray[np.int64]:
     """The ids that the draft ranks, ascending. Raises `TrainingError`."""
     try:
         listed = read_draft_vocabulary(folder, vocabulary)

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from card.engines.interface import EngineError, Logits, SequenceTokens
+from card.engines.interface import ArrayLogits, EngineError, Logits, SequenceTokens
 from card.engines.layout import PageLayout, rounded_up
-from card.engines.logits import ArrayLogits
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.model import DecoderModel, load_model
 from card.engines.openvino.pages import PagedCache, examining, pages_of

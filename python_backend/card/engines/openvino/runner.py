@@ -1,21 +1,97 @@
-"""Runs a decoder with its input and output tensors."""
+"""Runs a decoder: writes a pass into its input tensors, and reads its output tensors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import openvino as ov
 from numpy.typing import NDArray
 
-from card.engines.interface import Logits, Ranking, SequenceTokens
+from card.engines.interface import (
+    ArrayLogits,
+    Logits,
+    RankedIds,
+    Ranking,
+    SequenceTokens,
+    own_rows,
+    wanted_rows,
+)
 from card.engines.layout import PagedPass
-from card.engines.logits import ArrayLogits, RankedIds, own_rows, wanted_rows
 from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.decoder import most_ranked
-from card.engines.openvino.feed import write_pass
-from card.engines.openvino.inputs import Inputs
+
+_REAL_INPUTS = frozenset({"temperature", "noise"})
+"""Inputs of float32; all others are int32."""
+
+
+class Inputs:
+    """Reuses tensors, because making and binding a tensor takes longer than writing into it.
+
+    All shapes of an input share one block of memory, which grows. Separate blocks of changing sizes
+    would leave holes, and the process would grow for many minutes.
+    """
+
+    def __init__(self, request: ov.InferRequest) -> None:
+        self._request = request
+        self._memory: dict[str, NDArray[Any]] = {}
+        self._arrays: dict[str, NDArray[Any]] = {}
+
+    def array(self, name: str, *shape: int) -> NDArray[Any]:
+        """The memory of an input, for writing. It holds the values last written in this shape; they
+        are undefined if another shape was used since."""
+        array = self._arrays.get(name)
+        if array is None or array.shape != shape:
+            kind = ov.Type.f32 if name in _REAL_INPUTS else ov.Type.i32
+            array = self._block(name, math.prod(shape)).reshape(shape)
+            self._request.set_tensor(name, ov.Tensor(array, list(shape), kind))
+            self._arrays[name] = array
+        return array
+
+    def _block(self, name: str, size: int) -> NDArray[Any]:
+        """The first `size` elements of an input's memory."""
+        memory = self._memory.get(name)
+        if memory is None or memory.size < size:
+            kind = np.float32 if name in _REAL_INPUTS else np.int32
+            memory = np.zeros(1 << max(0, size - 1).bit_length(), kind)
+            self._memory[name] = memory
+        return memory[:size]
+
+
+def write_pass(this: PagedPass, rows: int, pages_of_lane: int, inputs: Inputs) -> int:
+    """Write every input but temperature and noise (see `decoder` and `attention`); returns the
+    number of rows with logits.
+
+    Padding repeats the last row: it stores the same values, and its results are not read.
+
+    rows  rows of the pass, with padding
+    """
+    needed, array = len(this.tokens), inputs.array
+    for name, values in (("tokens", this.tokens), ("positions", this.positions)):
+        written = array(name, rows)
+        written[:needed] = values
+        written[needed:] = values[-1]
+    # The size is always the largest possible, because the plugin prepares each new shape.
+    array("pages", rows * pages_of_lane)[: len(this.table)] = this.table
+    begins = this.begins
+    count, padding = len(begins), rows - needed
+    past = array("past", rows + 1)
+    past[:count] = this.positions[begins]
+    past[count : count + padding] = this.positions[-1]
+    past[count + padding :] = 0
+    first_page = array("first_page", rows + 2)
+    first_page[:count] = this.first[begins]
+    first_page[count:] = first_page[count - 1]
+    written = array("begins", rows + 2)
+    written[:count] = begins
+    written[count : count + padding + 1] = np.arange(needed, rows + 1)
+    written[count + padding + 1 :] = rows
+    array("logit_rows", len(this.logit_rows))[:] = this.logit_rows
+    return len(this.logit_rows)
+
 
 _NO_RANKING = Ranking(1)
 

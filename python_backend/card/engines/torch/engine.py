@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from card.engines.architecture import read_architecture
-from card.engines.interface import EngineError, Logits, SequenceTokens
+from card.engines.interface import EngineError, Logits, SequenceTokens, own_rows, wanted_rows
 from card.engines.layout import PathLayout
-from card.engines.logits import own_rows, wanted_rows
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
 from card.engines.processor import packs_bfloat16, resolve_dtype
 from card.engines.sessions import (

@@ -227,28 +227,25 @@ def _text_of(raw: bytes) -> str:
 
 @dataclass(frozen=True)
 class Output:
-    """One tensor that a client gets; `dims` as in `config.pbtxt`, `array` as on the wire."""
+    """One tensor that a client gets (docs/wire.md); `dims` as in `config.pbtxt`, `array` as on the
+    wire."""
 
     name: str
     dtype: str
     dims: list[int]
-    doc: str
     array: Callable[[Delta], NDArray[Any]]
 
 
 _NUMPY: dict[str, Any] = {"INT32": np.int32, "INT64": np.int64, "FP32": np.float32}
 
 
-def _number(
-    name: str, dtype: str, doc: str, value: Callable[[Delta], float] | None = None
-) -> Output:
+def _number(name: str, dtype: str, value: Callable[[Delta], float] | None = None) -> Output:
     read = value or (lambda delta: getattr(delta.numbers, name))
-    return Output(name, dtype, [1], doc, lambda delta: np.array([[read(delta)]], _NUMPY[dtype]))
+    return Output(name, dtype, [1], lambda delta: np.array([[read(delta)]], _NUMPY[dtype]))
 
 
-def _zero(name: str, doc: str) -> Output:
-    nothing = np.zeros((1, 1), np.int32)
-    return Output(name, "INT32", [1], doc, lambda _: nothing)
+def _text(name: str, value: Callable[[Delta], str]) -> Output:
+    return Output(name, "BYTES", [1], lambda delta: np.array([[value(delta).encode()]], np.object_))
 
 
 OUTPUTS: tuple[Output, ...] = (
@@ -256,87 +253,38 @@ OUTPUTS: tuple[Output, ...] = (
         "text_output",
         "BYTES",
         [-1],
-        "The text, or the next piece of it.",
         # TensorRT-LLM's postprocessing leaves the batch dimension out, and its clients expect that.
         lambda delta: np.array([delta.text.encode()], np.object_),
     ),
-    _number(
-        "accepted_bytes",
-        "INT32",
-        "Leading bytes of the text that came from the candidate cache.",
-    ),
-    Output(
-        "finish_reason",
-        "BYTES",
-        [1],
-        "Empty until the last response, then `stop` or `length`.",
-        lambda delta: np.array(
-            [[FINISH_REASONS[delta.numbers.finish_reason].encode()]], np.object_
-        ),
-    ),
-    _number(
-        "cum_log_probs",
-        "FP32",
-        "Sum of the log-probabilities of all tokens so far.",
-        lambda delta: delta.cum_log_probs,
-    ),
+    _number("accepted_bytes", "INT32"),
+    _text("finish_reason", lambda delta: FINISH_REASONS[delta.numbers.finish_reason]),
+    _number("cum_log_probs", "FP32", lambda delta: delta.cum_log_probs),
     Output(
         "output_log_probs",
         "FP32",
         [-1, -1],
-        "Log-probability of each token of this response.",
         lambda delta: np.array(
             [[(0.0,) if delta.log_probs is None else delta.log_probs]], np.float32
         ),
     ),
-    Output(
-        "details",
-        "BYTES",
-        [1],
-        "JSON of what has no tensor of its own; empty if none was asked for.",
-        lambda delta: np.array([[delta.details.encode()]], np.object_),
-    ),
-    _number("num_input_tokens", "INT32", "Tokens of the prompt."),
-    _number("num_output_tokens", "INT32", "Tokens of the text so far."),
-    _number(
-        "acceptance_rate",
-        "FP32",
-        "Accepted share of the candidates verified so far.",
-        lambda delta: delta.acceptance_rate,
-    ),
-    _number("total_accepted_draft_tokens", "INT32", "Candidates accepted so far."),
-    _number("total_draft_tokens", "INT32", "Candidates verified so far."),
-    _number("target_steps", "INT32", "Forward passes of the target so far."),
-    _number("cache_queries", "INT32", "Queries of the candidate cache so far."),
-    _number("cache_hits", "INT32", "Queries that gave candidates so far."),
-    _number(
-        "foreign_tokens",
-        "INT32",
-        "Candidates kept so far that the target would not have chosen: with a rule that is not "
-        "lossless, always told.",
-    ),
-    _number("arrival_time_ns", "INT64", "When the request arrived."),
-    _number("first_scheduled_time_ns", "INT64", "When it got a slot."),
-    _number("first_token_time_ns", "INT64", "When the first token was committed; 0: none was."),
-    _number("last_token_time_ns", "INT64", "When the latest token was committed; 0: none was."),
-    _zero("batch_index", "Always 0."),
-    _zero("sequence_index", "Always 0."),
+    _text("details", lambda delta: delta.details),
+    _number("num_input_tokens", "INT32"),
+    _number("num_output_tokens", "INT32"),
+    _number("acceptance_rate", "FP32", lambda delta: delta.acceptance_rate),
+    _number("total_accepted_draft_tokens", "INT32"),
+    _number("total_draft_tokens", "INT32"),
+    _number("target_steps", "INT32"),
+    _number("cache_queries", "INT32"),
+    _number("cache_hits", "INT32"),
+    _number("foreign_tokens", "INT32"),
+    *(_number(name, "INT64") for name in Numbers._fields if name.endswith("_time_ns")),
+    _number("batch_index", "INT32", lambda _: 0),
+    _number("sequence_index", "INT32", lambda _: 0),
     _number(
         "kv_cache_alloc_new_blocks",
         "INT32",
-        "Blocks of KV that were computed for this request.",
         lambda delta: delta.numbers.kv_blocks - delta.numbers.reused_kv_blocks,
     ),
-    _number(
-        "kv_cache_reused_blocks",
-        "INT32",
-        "Blocks of its prompt with reused KV.",
-        lambda delta: delta.numbers.reused_kv_blocks,
-    ),
-    _number(
-        "kv_cache_alloc_total_blocks",
-        "INT32",
-        "Both together.",
-        lambda delta: delta.numbers.kv_blocks,
-    ),
+    _number("kv_cache_reused_blocks", "INT32", lambda delta: delta.numbers.reused_kv_blocks),
+    _number("kv_cache_alloc_total_blocks", "INT32", lambda delta: delta.numbers.kv_blocks),
 )

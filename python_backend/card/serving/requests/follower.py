@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from card.cache import Bell, Finish
-from card.serving.requests.gathering import Gathering
-from card.serving.requests.guide_failure import guide_failure
-from card.serving.requests.refusal import Refusal, UndeliverableError
+from card.serving.requests.refusal import GUIDE_FAILURES, Refusal, UndeliverableError, guide_failed
 from card.serving.requests.sessions import Client, Session, Sessions, deadline_exceeded
-from card.serving.requests.streams import Stream
+from card.serving.requests.streams import Gathering, Stream
 from card.serving.requests.trace import Trace
 
 _WAIT_S = 0.1
@@ -243,8 +241,8 @@ class Follower:
                 answer,
                 Refusal("INTERNAL", "the target failed on this request; see the server's log"),
             )
-        elif (failure := guide_failure(finish)) is not None:
-            self._fail(answer, failure)
+        elif finish in GUIDE_FAILURES:
+            self._fail(answer, guide_failed(finish))
         elif finish is not Finish.RUNNING:
             stream.finish("stop" if finish is Finish.END_ID else "length")
 

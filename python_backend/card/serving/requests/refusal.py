@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, cast, get_args
 
+from card.cache import Finish
+
 Code = Literal[
     "INVALID_ARGUMENT",
     "PERMISSION_DENIED",
@@ -27,6 +29,23 @@ Reason = Literal[
 ]
 """Error codes; different codes need different actions of an operator."""
 REASONS: tuple[str, ...] = get_args(Reason)
+
+GUIDE_FAILURES = {
+    Finish.GUIDE_FAILED: "at some place it allows nothing; let every beginning of a text go on",
+    Finish.GUIDE_ITEMS: (
+        "one step takes more than the allowed number of parser items; make the grammar less "
+        "ambiguous, or name fewer optional fields"
+    ),
+    Finish.GUIDE_FUEL: (
+        "one step takes more than the allowed lexer fuel; make its regular expressions simpler or "
+        "fewer"
+    ),
+    Finish.GUIDE_STATES: (
+        "the text takes more than the allowed number of lexer states; use smaller counts in its "
+        "regular expressions, or ask for fewer tokens"
+    ),
+}
+"""Why a guide ended its text, and what to do, by the finish of the slot."""
 
 _LONGEST_VALUE = 80
 
@@ -80,6 +99,13 @@ def queue_full(slots: int, waiting: int, limit: int) -> Refusal:
         f"(limits.queued_requests is {limit}); try again later",
         reason="queue_full",
     )
+
+
+def guide_failed(finish: Finish) -> Refusal:
+    """The error of a text that its guide ended with one of `GUIDE_FAILURES`."""
+    field, why = "guided_decoding_guide", GUIDE_FAILURES[finish]
+    what = f"{field} cannot be followed to the end of this text (guide_failed): {why}"
+    return Refusal("INVALID_ARGUMENT", what, field=field)
 
 
 def _shown(value: object) -> str:

@@ -106,17 +106,21 @@ class Admission:
         self, settings: Settings, installed: Callable[[], str] = installed_version
     ) -> None:
         """`installed` returns the version of TensorRT-LLM."""
-        self._settings = settings
+        speculation = settings.speculation
         self._guest = guest_rules(settings, installed)
+        self._proposals = settings.proposals
+        self._loaded = [settings.drafter]
+        if (self._guest is None or self._guest.ngrams) and self._proposals not in self._loaded:
+            self._loaded.append(self._proposals)
+        self._acceptance, self._rules = speculation.acceptance, [speculation.acceptance]
+        if self._guest is None:
+            lossless = [name for name, rule in RULES.items() if rule.lossless]
+            self._rules = [*lossless, *speculation.lossy_acceptance]
 
     def drafter(self, request: GenerateRequest) -> str | None:
         """The drafter of the request: `remote` for a device, or a loaded drafter that the request
         does not forbid; None: there is none. Raises `Refusal` naming the loaded drafters."""
-        loaded = [self._settings.drafter]
-        ngrams = self._guest is None or self._guest.ngrams
-        if ngrams and self._settings.proposals not in loaded:
-            loaded.append(self._settings.proposals)
-        named, forbidden = request.drafter, request.forbidden_drafter
+        loaded, named, forbidden = self._loaded, request.drafter, request.forbidden_drafter
         for field, name in (("drafter", named), ("forbidden_drafter", forbidden)):
             if name not in (None, *loaded):
                 are = "is" if len(loaded) == 1 else "are"
@@ -131,20 +135,14 @@ class Admission:
 
     def proposes(self, request: GenerateRequest) -> bool:
         """Whether the target may add n-gram candidates."""
-        return request.forbidden_drafter != self._settings.proposals
+        return request.forbidden_drafter != self._proposals
 
     def acceptance(self, request: GenerateRequest) -> str:
         """The acceptance rule of the request. Raises `Refusal` naming the allowed rules."""
-        speculation = self._settings.speculation
-        wanted = request.acceptance or speculation.acceptance
-        allowed = [speculation.acceptance]
-        if self._guest is None:
-            lossless = [name for name, rule in RULES.items() if rule.lossless]
-            allowed = [*lossless, *speculation.lossy_acceptance]
-        if wanted not in allowed:
-            raise invalid(
-                "acceptance", wanted, f"one of {', '.join(allowed)} (speculation.lossy_acceptance)"
-            )
+        wanted = request.acceptance or self._acceptance
+        if wanted not in self._rules:
+            allowed = f"one of {', '.join(self._rules)} (speculation.lossy_acceptance)"
+            raise invalid("acceptance", wanted, allowed)
         return wanted
 
     def decoding(

@@ -1,13 +1,15 @@
-"""From committed tokens to responses: one request's text, gathered for a moment."""
+"""From committed tokens to responses: one request's text, gathered over an interval."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from card.cache import SlotCounters
+from card.cores import usable_cores
 from card.serving.requests.delta import (
     FINISH_REASONS,
     SIGN_NS,
@@ -19,6 +21,7 @@ from card.serving.requests.delta import (
 )
 from card.serving.requests.trace import Event
 from card.serving.requests.wire import GenerateRequest
+from card.settings import ServingSettings
 from card.text import Detokenizer
 
 
@@ -209,3 +212,34 @@ class Stream:
             self._accepted_bytes += accepted_bytes
         self._text += text
         self._text_bytes += len(text.encode())
+
+
+_DELTAS_PER_CORE = 100
+"""Deltas per second and core of this machine, unless the settings say otherwise: a delta takes a
+core for 1 ms, and the engines need the cores too."""
+
+_LONGEST_NS = 1_000_000_000
+"""Longest interval for any number of streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """An interval of at least `flush_ns`. With many streams it grows, so that all streams together
+    send a limited number of deltas per second (first and last ones not counted). It is at most a
+    second."""
+
+    flush_ns: int
+    deltas_per_s: float
+
+    @classmethod
+    def of(cls, serving: ServingSettings) -> Gathering:
+        deltas_per_s = serving.deltas_per_s or _DELTAS_PER_CORE * usable_cores()
+        return cls(int(serving.flush_ms * 1e6), deltas_per_s)
+
+    def interval_ns(self, streams: int, *, for_device: bool = False) -> int:
+        """Interval between two deltas of each of `streams` streams.
+
+        for_device  a device drafts for the stream, so its text is sent without gathering
+        """
+        shared_ns = min(int(streams / self.deltas_per_s * 1e9), _LONGEST_NS)
+        return shared_ns if for_device else max(self.flush_ns, shared_ns)

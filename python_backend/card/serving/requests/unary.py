@@ -1,4 +1,4 @@
-"""Additional tensors of a unary request, and the content of its answer.
+"""Requests and answers of clients that do not stream: their models, tensors and content.
 
 `tensorrt_llm` takes words as rows of tokens and a bias for every token. This module converts them
 for `card`, which takes words as text and the biases that are not 0. It joins all deltas of a text
@@ -8,18 +8,29 @@ into one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from card.serving.requests.allowed import Bounds, biases, only_false, only_one
-from card.serving.requests.delta import Delta
+from card.serving.requests.delta import OUTPUTS, Delta
 from card.serving.requests.refusal import Refusal, invalid
-from card.serving.requests.wire import VOCABULARY, GenerateRequest, tensor, tensors
+from card.serving.requests.wire import (
+    INPUTS,
+    PROMPT_IDS,
+    VOCABULARY,
+    Bounds,
+    GenerateRequest,
+    biases,
+    one_prompt,
+    only_false,
+    only_one,
+    tensor,
+    tensors,
+)
 
 WORDS = [2, -1]
 """Dimensions of a list of words: all their tokens, then where each word ends, filled with -1."""
@@ -29,22 +40,16 @@ WORDS = [2, -1]
 class UnaryRequest(GenerateRequest):
     """One request as `ensemble_unary`, `tensorrt_llm` and `llmapi` take it."""
 
-    input_lengths: int | None = tensor("INT32", "How many tokens the prompt has.")
-    stop_words_list: tuple[int, ...] = tensor(
-        "INT32", "Stop words as tokens.", default=(), most="prompt_tokens", dims=WORDS
-    )
-    bad_words_list: tuple[int, ...] = tensor(
-        "INT32", "Bad words as tokens.", default=(), most="prompt_tokens", dims=WORDS
-    )
-    embedding_bias: tuple[float, ...] = tensor(
-        "FP32", "Added to the logits of all tokens.", biases, default=(), most=VOCABULARY
-    )
-    return_trace: bool = tensor("BOOL", "Not offered: streams have it.", only_false, default=False)
-    return_context_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
-    return_generation_logits: bool = tensor("BOOL", "Not offered.", only_false, default=False)
-    best_of: int = tensor("INT32", "How many texts.", only_one, default=1)
-    return_finish_reason: bool = tensor("BOOL", "Accepted: it is always told.", default=False)
-    return_stop_reason: bool = tensor("BOOL", "Not offered.", only_false, default=False)
+    input_lengths: int | None = tensor("INT32")
+    stop_words_list: tuple[int, ...] = tensor("INT32", default=(), most="prompt_tokens", dims=WORDS)
+    bad_words_list: tuple[int, ...] = tensor("INT32", default=(), most="prompt_tokens", dims=WORDS)
+    embedding_bias: tuple[float, ...] = tensor("FP32", biases, default=(), most=VOCABULARY)
+    return_trace: bool = tensor("BOOL", only_false, default=False)
+    return_context_logits: bool = tensor("BOOL", only_false, default=False)
+    return_generation_logits: bool = tensor("BOOL", only_false, default=False)
+    best_of: int = tensor("INT32", only_one, default=1)
+    return_finish_reason: bool = tensor("BOOL", default=False)  # without effect
+    return_stop_reason: bool = tensor("BOOL", only_false, default=False)
 
 
 _OWN = {one.name for one in tensors(UnaryRequest)} - {one.name for one in tensors(GenerateRequest)}
@@ -149,3 +154,105 @@ def _joined(details: Sequence[str]) -> str:
         for name, value in json.loads(text).items():
             whole[name] = whole[name] + value if name == "tokens" and name in whole else value
     return json.dumps(whole, separators=(",", ":")) if whole else ""
+
+
+@dataclass(frozen=True)
+class Front:
+    """One model that answers once.
+
+    inputs      names of its inputs
+    outputs     names of its outputs
+    renamed     our names (in `UnaryRequest` and `OUTPUTS`) of tensors that it names otherwise
+    made        the tensors that `card` gets in place of lists of tokens
+    excludes    whether the answer omits the prompt, unless the request says otherwise
+    batched     whether tensors have a leading batch dimension
+    parameters  request parameters of its clients that have no effect
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    made: Mapping[str, str] = field(default_factory=dict)
+    excludes: bool = False
+    batched: bool = True
+    parameters: tuple[str, ...] = ("Streaming",)
+
+    def ours(self, name: str) -> str:
+        """Our name of a tensor, in `UnaryRequest` or `OUTPUTS`."""
+        return self.renamed.get(name, name)
+
+    def in_its_words(self, refusal: Refusal) -> Refusal:
+        """The refusal with the client's name of the field."""
+        for theirs, ours in {**self.renamed, **self.made}.items():
+            if refusal.field == ours:
+                message = refusal.message.replace(ours, theirs, 1)
+                return Refusal(refusal.code, message, field=theirs)
+        return refusal
+
+    def prompt(self, names: Container[str]) -> dict[str, str]:
+        """As `one_prompt`."""
+        return one_prompt(names) if "text_input" in self.inputs else PROMPT_IDS
+
+
+ENSEMBLE_UNARY = Front(
+    INPUTS,
+    tuple(one.name for one in OUTPUTS),
+    excludes=True,
+    parameters=(),
+)
+
+_OF_TEXTS = ("text_output", "accepted_bytes", "details")
+_SAMPLING = "sampling_param_"
+
+TENSORRT_LLM = Front(
+    (
+        *("input_ids", "input_lengths", "request_output_len", "num_return_sequences"),
+        *("end_id", "pad_id", "stop_words_list", "bad_words_list", "embedding_bias"),
+        *("beam_width", "temperature", "runtime_top_k", "runtime_top_p", "len_penalty"),
+        *("repetition_penalty", "min_tokens", "presence_penalty", "frequency_penalty", "seed"),
+        *("return_log_probs", "return_context_logits", "return_generation_logits"),
+        *("return_perf_metrics", "return_num_input_tokens", "return_num_output_tokens"),
+        *("exclude_input_in_output", "streaming"),
+    ),
+    (
+        OUTPUT_IDS,
+        SEQUENCE_LENGTH,
+        *(one.name for one in OUTPUTS if one.name not in _OF_TEXTS),
+    ),
+    {
+        "request_output_len": "max_tokens",
+        "runtime_top_k": "top_k",
+        "runtime_top_p": "top_p",
+        "len_penalty": "length_penalty",
+        "streaming": "stream",
+    },
+    {"stop_words_list": "stop_words", "bad_words_list": "bad_words"},
+)
+
+_SAMPLED = {
+    **{name: name for name in ("max_tokens", "best_of", "temperature", "top_k", "top_p", "seed")},
+    **{name: name for name in ("frequency_penalty", "presence_penalty", "return_perf_metrics")},
+    "stop": "stop_words",
+    "exclude_input_from_output": "exclude_input_in_output",
+}
+
+LLMAPI = Front(
+    (
+        *("text_input", "streaming", *(f"{_SAMPLING}{name}" for name in _SAMPLED)),
+        *("return_finish_reason", "return_stop_reason", "return_cumulative_logprob"),
+    ),
+    (
+        *("text_output", "finish_reason", "cumulative_logprob", "acceptance_rate"),
+        *("total_accepted_draft_tokens", "total_draft_tokens", "kv_cache_reused_block"),
+        *("kv_cache_alloc_new_blocks", "kv_cache_alloc_total_blocks", "arrival_time_ns"),
+        *("first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns"),
+    ),
+    {
+        **{f"{_SAMPLING}{name}": ours for name, ours in _SAMPLED.items()},
+        "streaming": "stream",
+        "return_cumulative_logprob": "return_log_probs",
+        "cumulative_logprob": "cum_log_probs",
+        "kv_cache_reused_block": "kv_cache_reused_blocks",
+    },
+    batched=False,
+)

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from card.cache.home import is_private, sweep_pools
+from card.cache.pool import is_private, sweep_pools
 from card.serving.supervision.processes import REGIONS, find_orphans, kill
 
 _TOKEN_BYTES = 8

@@ -16,8 +16,8 @@ from card.engines.calibration_cache import CALIBRATION_CACHE_VARIABLE
 from card.serving.addresses import Relay
 from card.serving.found_pool import FoundPool
 from card.serving.geometry import pool_geometry
+from card.serving.model_files import as_protobuf_text
 from card.serving.notices import NOTICES_VARIABLE, Notices
-from card.serving.requests.chat_parameters import as_protobuf_text
 from card.serving.supervision.guard import GuardProcess, triton_socket
 from card.serving.supervision.health import GuardHealth, ModelHealth
 from card.serving.supervision.processes import TritonProcess, conceal

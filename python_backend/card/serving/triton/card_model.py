@@ -22,18 +22,15 @@ from card.serving.geometry import pool_geometry
 from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
 from card.serving.notices import Notices, announced
-from card.serving.requests.allowed import Bounds
 from card.serving.requests.follower import TICK_S, Answer, Follower, Listener
-from card.serving.requests.gathering import Gathering
 from card.serving.requests.guide_check import GuideCheck
-from card.serving.requests.parsing import parse
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.sessions import Session, Sessions, WaitingClient
 from card.serving.requests.slot_request import SlotRequests
-from card.serving.requests.streams import Stream
+from card.serving.requests.streams import Gathering, Stream
 from card.serving.requests.trace import Trace
 from card.serving.requests.vocabulary import Vocabulary
-from card.serving.requests.wire import GenerateRequest
+from card.serving.requests.wire import PROMPT_IDS, Bounds, GenerateRequest, parse
 from card.serving.triton.attach import DEADLINE, KEY, Attacher, Losses, is_dead
 from card.serving.triton.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
 from card.settings import load_settings
@@ -103,7 +100,7 @@ class CardModel:
             self._notices.check_draining()
             deadline = deadline_ns(request)
             arrays = checked_arrays(request, GenerateRequest, self._bounds.limits)
-            parsed = parse(GenerateRequest, arrays, self._bounds, required=("input_ids",))
+            parsed = parse(GenerateRequest, arrays, self._bounds, required=PROMPT_IDS)
             prompt = parsed.text_input
             slot_request = await self._slot_requests.checked(parsed)
             stream = self._stream(parsed, arrival_ns)

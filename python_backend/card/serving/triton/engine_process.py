@@ -7,6 +7,7 @@ Triton nor a model, so that tests can run all of it.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import threading
@@ -17,7 +18,6 @@ from typing import Protocol
 
 from card.cache import EngineState, Geometry, Pool
 from card.serving.requests.refusal import Refusal
-from card.serving.spare_memory import SpareMemory
 
 log = logging.getLogger(__name__)
 
@@ -207,3 +207,25 @@ class EngineProcess:
                 self._die(1)
 
         return run
+
+
+PERIOD_S = 5.0
+
+
+class SpareMemory:
+    """The spare memory of this process; does nothing if the C library lacks `malloc_trim`."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._due_s = clock() + PERIOD_S
+        self._trim: Callable[[int], int] = getattr(ctypes.CDLL(None), "malloc_trim", _keep)
+
+    def give_back(self) -> None:
+        """Return freed memory if it is due."""
+        if self._clock() >= self._due_s:
+            self._trim(0)
+            self._due_s = self._clock() + PERIOD_S
+
+
+def _keep(_: int) -> int:
+    return 0

@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 from card.serving.found_pool import FoundPool
 from card.serving.log import RequestLog
 from card.serving.notices import Notices
-from card.serving.requests.allowed import Bounds
-from card.serving.requests.parsing import one_prompt, parse
 from card.serving.requests.refusal import REASONS, Refusal, queue_full
 from card.serving.requests.slot_request import guide_of, output_budget
 from card.serving.requests.vocabulary import Vocabulary
-from card.serving.requests.wire import GenerateRequest
+from card.serving.requests.wire import Bounds, GenerateRequest, one_prompt, parse
 from card.serving.triton.triton_request import (
     checked_arrays,
     deadline_ns,

@@ -10,11 +10,15 @@ from typing import Any
 import numpy as np
 
 from card.cache import Pool
-from card.drafting.remote import RemoteDraftError, RemoteDrafts
 from card.serving.found_pool import FoundPool
 from card.serving.notices import announced
 from card.serving.requests.refusal import Refusal
-from card.serving.requests.remote_request import TAKEN, check_sizes, read_draft
+from card.serving.requests.remote import (
+    TAKEN,
+    RemoteDrafts,
+    check_sizes,
+    read_draft,
+)
 from card.serving.requests.vocabulary import vocabulary_size
 from card.serving.triton.triton_request import deadline_ns, input_arrays, refused, response
 from card.settings import load_settings
@@ -44,10 +48,7 @@ class RemoteModel:
         deadline_ns(request)  # a wrong timeout, or an unknown parameter, is refused
         check_sizes({tensor.name(): tensor.shape() for tensor in request.inputs()})
         digest, draft = read_draft(input_arrays(request))
-        try:
-            return self._current().take(digest, draft)
-        except RemoteDraftError as error:
-            raise Refusal("INVALID_ARGUMENT", str(error)) from error
+        return self._current().take(digest, draft)
 
     def _current(self) -> RemoteDrafts:
         """The drafts of the pool of the present `card`. Raises `Refusal` while there is none."""

@@ -12,9 +12,8 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from card.serving.requests.delta import Delta
-from card.serving.requests.parsing import INPUTS, check_parameters, check_shapes
 from card.serving.requests.refusal import Refusal, UndeliverableError, invalid
-from card.serving.requests.wire import GenerateRequest
+from card.serving.requests.wire import INPUTS, GenerateRequest, check_parameters, check_shapes
 from card.settings import LimitSettings
 
 log = logging.getLogger(__name__)

@@ -22,16 +22,23 @@ from numpy.typing import NDArray
 from card.serving.found_pool import FoundPool
 from card.serving.geometry import pool_geometry
 from card.serving.notices import announced
-from card.serving.requests.allowed import Bounds
 from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta
-from card.serving.requests.parsing import check_shapes, parse
 from card.serving.requests.refusal import Refusal, passed_on, queue_full
 from card.serving.requests.sessions import deadline_exceeded
 from card.serving.requests.slot_request import output_budget
-from card.serving.requests.unary import UnaryRequest, arrays_for_card, gathered, token_outputs
+from card.serving.requests.unary import (
+    ENSEMBLE_UNARY,
+    LLMAPI,
+    TENSORRT_LLM,
+    Front,
+    UnaryRequest,
+    arrays_for_card,
+    gathered,
+    token_outputs,
+)
 from card.serving.requests.vocabulary import Vocabulary, vocabulary_size
+from card.serving.requests.wire import Bounds, check_shapes, parse
 from card.serving.triton.triton_request import deadline_ns, refused, request_id, response
-from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, LLMAPI, TENSORRT_LLM, Front
 from card.settings import load_settings
 
 log = logging.getLogger(__name__)

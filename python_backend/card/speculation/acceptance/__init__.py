@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from card.speculation.acceptance.exact import Exact
-from card.speculation.acceptance.interface import (
-    AcceptanceConfig,
-    AcceptanceRule,
-    TargetRows,
-    VerifyResult,
-)
+from card.speculation.acceptance.exact import AcceptanceConfig, Exact, TargetRows, VerifyResult
 from card.speculation.acceptance.loose import Loose
 
-__all__ = ["RULES", "AcceptanceConfig", "AcceptanceRule", "TargetRows", "VerifyResult"]
+__all__ = ["RULES", "AcceptanceConfig", "Exact", "TargetRows", "VerifyResult"]
 
-RULES: dict[str, type[AcceptanceRule]] = {
+RULES: dict[str, type[Exact]] = {
     "exact": Exact,
     "loose": Loose,
 }

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from card.cache import Candidates, SlotRequest
 from card.sampling import History, banned_ids, sample
-from card.speculation.acceptance.exact import Exact, children_of
-from card.speculation.acceptance.interface import AcceptanceConfig, TargetRows
+from card.speculation.acceptance.exact import AcceptanceConfig, Exact, TargetRows, children_of
 
 
 class Loose(Exact):

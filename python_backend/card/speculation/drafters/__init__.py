@@ -6,7 +6,11 @@
 from __future__ import annotations
 
 from card.speculation.drafters.cascade import CascadeDrafter
-from card.speculation.drafters.heads.drafter import HeadDrafter, ParallelHeadDrafter
+from card.speculation.drafters.heads.drafter import (
+    BlockDrafter,
+    HeadDrafter,
+    ParallelHeadDrafter,
+)
 from card.speculation.drafters.hierarchy import HierarchyDrafter
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Drafter
 from card.speculation.drafters.parallel import ParallelDrafter
@@ -23,6 +27,10 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "eagle3": HeadDrafter,
     "peagle": ParallelHeadDrafter,
     "pard2": ParallelHeadDrafter,
+    "dflash": BlockDrafter,
+    "dspark": BlockDrafter,
+    "specformer": BlockDrafter,
+    "ctc": BlockDrafter,
     "tensorrt": TensorRTDrafter,
     "vllm": VllmDrafter,
 }

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from card.cache import ROOT
+from card.constraints.constraint import DraftConstraint
 from card.engines import FOLLOWS_PREFIX
 from card.engines.row_costs import CostCurve
 from card.sampling import PositionNoise
-from card.speculation.drafters.growth.frontier import UNEXPANDED, Child, Frontier, TreeView
+from card.speculation.drafters.growth.frontier import UNEXPANDED, Child, Frontier, Masks, TreeView
 from card.speculation.drafters.interface import DraftedSession
 from card.speculation.ngram import NgramProposer
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
@@ -47,6 +48,17 @@ class Expansion:
         for above, _ in self.proposals:
             depths.append(depths[above] + 1)
         return depths
+
+    def masks(self, constraint: DraftConstraint | None, tree: GrowingTree) -> Masks | None:
+        """The mask of the ids that a guide allows below every row. None: every id is allowed, also
+        while the guide compiles and where it is too slow; the target enforces the guide in any
+        case."""
+        if constraint is None:
+            return None
+        paths = [tree.path(node) for node in self.nodes]
+        for above, token in self.proposals:
+            paths.append([*paths[above], token])
+        return constraint.masks_behind(paths)
 
     def tree_rows(
         self, tree: GrowingTree, entry: Sequence[int], pending: int

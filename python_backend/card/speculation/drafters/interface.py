@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol
 
 from card.cache import SlotRequest, States
-from card.constraints.draft_constraint import DraftConstraint
+from card.constraints.constraint import DraftConstraint
 from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.ngram import Followers
 from card.speculation.tree import GrowingTree, Nodes, ReRoot

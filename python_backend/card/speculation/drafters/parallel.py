@@ -16,7 +16,7 @@ before. Every row is ranked under the noise of its own position, as in `tree`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -34,6 +34,7 @@ from card.speculation.drafters.growth.frontier import (
 )
 from card.speculation.drafters.growth.lattice import (
     NgramWeights,
+    Paths,
     Weigh,
     likeliest_paths,
     unweighed,
@@ -84,6 +85,8 @@ class ParallelDrafter(TreeDrafter):
     """Grows trees by blocks, on an engine with a draft that has masks."""
 
     runs_ahead: ClassVar[bool] = False
+    ranks_path: ClassVar[bool] = True
+    """Whether a pass over a path ranks the children of each of its nodes; if not, of the last."""
 
     def __init__(self, model: Engine, config: DraftConfig) -> None:
         super().__init__(model, config)
@@ -101,7 +104,7 @@ class ParallelDrafter(TreeDrafter):
         if session.constraint is not None or not self._masks:
             return super()._plan(session, chunk, sharing, is_chain=is_chain)
         drafted, tree = self._trees[session.number], session.tree
-        depth = min(self._config.depth, session.tokens_left)
+        depth = self._depth(session)
         known = self._engine.length(drafted.engine_session)
         rows = max(1, DRAFT_ROWS // sharing)
         missing = session.tokens[known : known + chunk]
@@ -152,6 +155,10 @@ class ParallelDrafter(TreeDrafter):
             chain.append(node)
         return chain[:most]
 
+    def _ranked(self, chain: list[int]) -> list[int]:
+        """The nodes of a path with a row of logits in its pass."""
+        return chain if self.ranks_path else chain[-1:]
+
     # --- forward ------------------------------------------------------------------------------
 
     def _pass(self, session: DraftedSession, plan: DraftPlan, proposed: Sequence[int]) -> DraftPass:
@@ -159,9 +166,9 @@ class ParallelDrafter(TreeDrafter):
             return super()._pass(session, plan, proposed)
         drafted, tree, chain = self._trees[session.number], session.tree, plan.chosen.nodes
         masks = self._masks[: plan.masks]
-        wanted = len(chain) + len(masks)
-        first = len(session.tokens) + 1 + tree.depth_of(chain[0])
-        positions = list(range(first, first + wanted))
+        wanted = len(self._ranked(chain)) + len(masks)
+        first = len(session.tokens) + 1 + tree.depth_of(self._ranked(chain)[0])
+        positions = [*range(first, first + wanted)]
         ranking = ranking_of(positions, session.request.parameters, drafted.noise)
         if plan.text:
             tokens, parents = [*plan.text, *masks], None
@@ -183,7 +190,7 @@ class ParallelDrafter(TreeDrafter):
         chain = planned.expansion.nodes
         tree = GrowingTree(session.tree.capacity) if text else session.tree
         ranked = ranked_children(logits, planned.positions, session.request.parameters)
-        depth = tree.depth_of(chain[0])
+        depth = tree.depth_of(self._ranked(chain)[0])
         places = [drafted.frontier.hang(row, at) for at, row in enumerate(ranked, depth)]
         if text:
             drafted.clear()
@@ -203,36 +210,32 @@ class ParallelDrafter(TreeDrafter):
         session: DraftedSession,
         drafted: DraftedTree,
         tree: GrowingTree,
-        chain: Sequence[int],
+        chain: list[int],
         places: Sequence[list[Child]],
     ) -> tuple[Nodes, list[float]]:
         """The new children of the chain's nodes and the paths of the block behind them, and the
         rank of each given its parent.
 
-        places  children of the chain's nodes, then of the masks
+        places  children of the ranked nodes of the chain, then of the masks
         """
-        known = {pair: at for at, pair in enumerate(zip(tree.parent, tree.token, strict=True))}
-        made = _Made(known, len(tree), tree.room)
-        for node, children in zip(chain[:-1], places, strict=False):
+        paths = Paths(tree)
+        ranked = self._ranked(chain)
+        for node, children in zip(ranked[:-1], places, strict=False):
             for child in children:
-                made.add(node, child)
-        block = places[len(chain) - 1 :]
+                paths.add(node, child)
+        block = places[len(ranked) - 1 :]
         weigh = self._weigh(session, drafted, [] if chain[0] == ROOT else tree.path(chain[-1]))
-        paths = likeliest_paths(block, _NODES_PER_PLACE * len(block), weigh)
+        totals = likeliest_paths(paths, chain[-1], block, _NODES_PER_PLACE * len(block), weigh)
         exponent = score_exponent(greedy=session.request.parameters.is_greedy)
-        numbers: list[int | None] = []
-        for parent, token, logprob, rank in zip(
-            paths.parent, paths.token, paths.logprob, paths.rank, strict=True
-        ):
-            above = chain[-1] if parent == ROOT else numbers[parent]
-            child = Child(token, logprob, rank)
-            numbers.append(None if above is None else made.add(above, child))
-        # The first nodes are the best path.
-        self._reach.learn([math.exp(total / exponent) for total in paths.total[: len(block)]])
+        self._reach.learn([math.exp(total / exponent) for total in totals])
         nodes = Nodes(
-            made.tokens, made.parents, made.logprobs, passes=len(block), replaces=chain[0] == ROOT
+            paths.token,
+            paths.parent,
+            paths.logprob,
+            passes=len(block),
+            replaces=chain[0] == ROOT,
         )
-        return nodes, made.ranks
+        return nodes, paths.rank
 
     def _weigh(self, session: DraftedSession, drafted: DraftedTree, behind: Sequence[int]) -> Weigh:
         """How the growth rule weighs steps through a block that stands behind these tokens."""
@@ -257,34 +260,3 @@ class ParallelDrafter(TreeDrafter):
 
     def _new_proposer(self) -> NgramProposer:
         return NgramProposer(frozen=self._config.ngrams)
-
-
-class _Made:
-    """New nodes of one pass, as far as the tree has room.
-
-    tokens, parents, logprobs, ranks  [nodes], numbered behind the nodes of the tree
-    """
-
-    def __init__(self, known: Mapping[tuple[int, int], int], first: int, room: int) -> None:
-        """`known` is the number of every node by its parent and token; `first` is their number."""
-        self.tokens: list[int] = []
-        self.parents: list[int] = []
-        self.logprobs: list[float] = []
-        self.ranks: list[float] = []
-        self._number = dict(known)
-        self._first = first
-        self._room = room
-
-    def add(self, parent: int, child: Child) -> int | None:
-        """The number of a child, which is added unless the tree has it; None: there is no room."""
-        known = self._number.get((parent, child.token))
-        if known is not None:
-            return known
-        if len(self.tokens) == self._room:
-            return None
-        node = self._number[parent, child.token] = self._first + len(self.tokens)
-        self.tokens.append(child.token)
-        self.parents.append(parent)
-        self.logprobs.append(child.logprob)
-        self.ranks.append(child.rank)
-        return node

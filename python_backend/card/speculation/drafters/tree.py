@@ -29,7 +29,6 @@ from card.speculation.drafters.growth.frontier import (
     ranked_children,
     ranking_of,
 )
-from card.speculation.drafters.growth.masks import masks_of
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.ngram import NgramProposer
 from card.speculation.tree import GrowingTree, Nodes, ReRoot, score_exponent
@@ -175,7 +174,7 @@ class TreeDrafter:
         be expanded."""
         width, proposals, curve = (1, 0, CostCurve({})) if is_chain else self._share(sharing)
         drafted = self._trees[session.number]
-        depth = min(self._config.depth, session.tokens_left)
+        depth = self._depth(session)
         known = self._engine.length(drafted.engine_session)
         if known < len(session.tokens):
             return self._text_plan(session, drafted, known, chunk, min(proposals, depth - 1))
@@ -219,6 +218,10 @@ class TreeDrafter:
             rows = SequenceTokens(drafted.engine_session, tokens, parents, ranking=ranking)
         return DraftPass(rows, len(text), expansion, positions, masks)
 
+    def _depth(self, session: DraftedSession) -> int:
+        """Tokens that the tree may run ahead of the text."""
+        return min(self._config.depth, session.tokens_left)
+
     def _share(self, sessions: int) -> tuple[int, int, CostCurve]:
         """Width, proposals and costs of one of `sessions` sessions that share a pass's rows."""
         if sessions not in self._shares:
@@ -241,7 +244,7 @@ class TreeDrafter:
         if not parameters.is_greedy or parameters.logit_bias:
             first = len(session.tokens) + 1
             positions = [first + depth for depth in expansion.depths(session.tree)]
-        masks = masks_of(session.constraint, expansion, session.tree)
+        masks = expansion.masks(session.constraint, session.tree)
         return positions, masks, ranking_of(positions, parameters, drafted.noise, masks)
 
     def _grow(self, session: DraftedSession, planned: DraftPass, logits: Logits) -> Nodes:
@@ -290,7 +293,7 @@ class TreeDrafter:
             planned = self._pass(session, plan, [])
             return self._grow(session, planned, self._engine.forward([planned.rows])[0])
         chain = DraftChain(session, drafted, plan.text, plan.chosen.nodes[0])
-        depth = min(self._config.depth, session.tokens_left)
+        depth = self._depth(session)
         room = session.tree.capacity - max(len(session.tree), drafted.pending)
         passes = min(session.passes, depth - 1 - chain.depth, room)
         rankings = chain.rankings(max(1, passes))  # a whole text needs no candidates
@@ -308,7 +311,7 @@ class TreeDrafter:
     ) -> Nodes:
         """The nodes of the pass, which belong to `tree`, then the copies that nodes share."""
         grown = tree.with_nodes(found)
-        depth = min(self._config.depth, session.tokens_left)
+        depth = self._depth(session)
         copies, ranks = drafted.frontier.copies(drafted.view(session, grown), depth)
         drafted.add(grown, copies.parents, ranks)
         return found._replace(

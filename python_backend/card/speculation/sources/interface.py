@@ -57,4 +57,4 @@ class Source:
         rows: TargetRows,
     ) -> None:
         """Learn the result of a verification after its commit; `rows` as in
-        `AcceptanceRule.verify`."""
+        `Exact.verify`."""

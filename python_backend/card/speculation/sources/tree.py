@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 from card.cache import (
@@ -21,37 +23,23 @@ from card.speculation.sources.interface import QueriedSession, Source
 from card.speculation.tree import ranked_below, score_exponent
 
 
+@dataclass(frozen=True)
 class Shape:
     """Chooses candidates below a node of a tree.
 
     is_chain  the shape is one path
+    take      of (tree, node, limit, branches, exponent): at most `limit` candidates on at most
+              `branches` paths. The tree's scores are ranks, sharpened by the exponent
     """
 
-    is_chain: ClassVar[bool] = False
-
-    def take(self, tree: Tree, node: int, limit: int, branches: int, exponent: float) -> Candidates:
-        """At most `limit` candidates on at most `branches` paths. The tree's scores are ranks,
-        sharpened by `exponent`."""
-        raise NotImplementedError
+    is_chain: bool
+    take: Callable[[Tree, int, int, int, float], Candidates]
 
 
-class Chain(Shape):
-    """The path with the most expected accepted tokens."""
-
-    is_chain = True
-
-    def take(self, tree: Tree, node: int, limit: int, branches: int, exponent: float) -> Candidates:
-        return best_chain(tree, node, limit, exponent)
-
-
-class Subtree(Shape):
-    """The likeliest nodes."""
-
-    def take(self, tree: Tree, node: int, limit: int, branches: int, exponent: float) -> Candidates:
-        return best_subtree(tree, node, limit, branches, exponent)
-
-
-SHAPES: dict[str, Shape] = {"chain": Chain(), "subtree": Subtree()}
+SHAPES: dict[str, Shape] = {
+    "chain": Shape(True, lambda tree, node, limit, _, power: best_chain(tree, node, limit, power)),
+    "subtree": Shape(False, best_subtree),
+}
 """Shapes by the value of the setting `speculation.query`."""
 
 

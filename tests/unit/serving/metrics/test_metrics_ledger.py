@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,12 +16,9 @@ from card.cache import DRAFT_COUNTERS, Finish, Geometry, Pool, SlotRequest, choi
 from card.sampling import SamplingParameters
 from card.serving.log import RequestLog
 from card.serving.metrics import Metrics
-from card.serving.metrics.progress import ProgressReader
-from card.serving.requests.refusal import REASONS, Refusal, invalid
+from card.serving.metrics.ledger import ProgressReader
 from card.serving.requests.sessions import Session
 from card.settings import ObservabilitySettings
-
-SECRET = "the prompt that nobody may read"
 
 
 class MetricFamily:
@@ -109,20 +104,6 @@ def publish(pool: Pool, session: Session) -> None:
     slot.replace(session.session_id, 3, nothing, nothing, np.empty(0))
 
 
-def test_counters_are_told_while_the_session_runs(scene: Scene) -> None:
-    session = scene.open()
-    step(scene.pool, session, 3)
-    assert scene.total("card_committed_tokens_total", "card") == 3
-    step(scene.pool, session, 1)
-    assert scene.total("card_committed_tokens_total", "card") == 4
-    assert scene.total("card_drafted_tokens_total", "card") == 8
-    assert scene.total("card_accepted_tokens_total", "card") == 2
-    assert scene.total("card_corrections_total", "card") == 2
-    assert scene.total("card_query_hits_total", "card") == 2
-    assert scene.told("card_tokens_per_step", "card") == [3.0, 1.0]
-    assert scene.total("card_committed_tokens_total", "autoregressive") == 0
-
-
 def test_accepted_candidates_are_told_by_their_place_behind_the_text(scene: Scene) -> None:
     session = scene.open()
     step(scene.pool, session, 3)
@@ -191,52 +172,6 @@ def test_what_an_earlier_card_left_in_the_pool_counts_for_nobody(pool: Pool) -> 
     assert ProgressReader(pool).read() == {}
 
 
-def test_latencies_are_those_of_the_request(scene: Scene) -> None:
-    session = scene.open()
-    arrival_ns = time.monotonic_ns()
-    second = 10**9
-    scene.metrics.admitted(session, arrival_ns, "abc", None)
-    for tokens, at in ((0, 1), (1, 2), (3, 4), (1, 5)):
-        scene.metrics.committed(session, tokens, arrival_ns + at * second)
-    scene.metrics.answered(session, "length")
-    assert scene.told("card_time_to_first_token_seconds", "card") == [2.0]
-    assert scene.told("card_inter_token_latency_seconds", "card") == [2.0, 1.0]
-    assert scene.told("card_time_per_output_token_seconds", "card") == [0.75]
-    assert scene.total("card_requests_total", "card", "length") == 1
-    (queued,) = scene.told("card_queue_time_seconds", "card")
-    assert 0 <= queued < 1
-
-
-def test_refusals_of_all_models_are_counted_by_reason(scene: Scene) -> None:
-    full = Refusal("UNAVAILABLE", "full", reason="queue_full")
-    scene.metrics.rejected(full, "abc", None)
-    scene.metrics.rejected(Refusal("CANCELLED", "left"), "abc", None)
-    scene.pool.count_refusal(REASONS.index("invalid_argument"))
-    for engine in ("draft", "target", "target"):
-        scene.pool.count_denial(engine)
-    told = {reason: scene.total("card_rejections_total", reason) for reason in REASONS}
-    assert {reason: count for reason, count in told.items() if count} == {
-        "queue_full": 1, "cancelled": 1, "invalid_argument": 1, "permission_denied": 3,
-    }  # fmt: skip
-
-
-def test_gauges_say_what_holds_now(scene: Scene) -> None:
-    scene.open(0)
-    scene.open(1, "draft_then_verify")
-    scene.metrics.occupancy(2, 5)
-    scene.metrics.engine_up("draft", True)
-    assert scene.told("card_slots") == [GEOMETRY.slots]
-    assert scene.told("card_slots_in_use") == [2]
-    assert scene.told("card_queued_requests") == [5]
-    assert scene.told("card_open_sessions", "card") == [1]
-    assert scene.told("card_open_sessions", "autoregressive") == [0]
-    assert scene.told("card_engine_up", "draft") == [1]
-    assert scene.told("card_engine_silence_seconds", "target") == [-1]
-    assert scene.told("card_draft_rests") == [0]
-    scene.pool.stop_draft(stopped=True)
-    assert scene.told("card_draft_rests") == [1]
-
-
 def test_ways_when_passes_were_counted_show_their_speed_and_share(scene: Scene) -> None:
     assert scene.told("card_way_tokens_per_second", "turns") == [0]
     scene.pool.count_way("alone", 1, 0.01)
@@ -249,21 +184,6 @@ def test_ways_when_passes_were_counted_show_their_speed_and_share(scene: Scene) 
 
 
 # --- what the log says of requests ---------------------------------------------------------------
-
-
-def events(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_settings_decide_what_is_said_of_requests(
-    capsys: pytest.CaptureFixture[str], wanted: bool
-) -> None:
-    settings = ObservabilitySettings(log_format="json", log_prompts=True, log_requests=wanted)
-    log = RequestLog("card", settings)
-    log.answered("abc", SECRET, tokens=2)
-    log.refused(invalid("stop_words", "x", "y"), "abc", SECRET)
-    assert [event["prompt"] for event in events(capsys)] == [SECRET, SECRET] * wanted
 
 
 THREE_SLOTS = Geometry(slots=3, nodes=64, prompt=32, output=32, bad_words=4, bad_word_tokens=16)

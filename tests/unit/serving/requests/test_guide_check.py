@@ -84,21 +84,6 @@ async def test_client_with_most_guides_gives_up_its_last_when_the_queue_is_full(
     ]
 
 
-async def test_guide_is_answered_when_another_one_fails_to_be_tried() -> None:
-    class FailingOnce(ScriptedCheck):
-        async def _try(self, guide: Guide) -> str | None:
-            if guide.text == "unlucky":
-                raise Refusal("UNAVAILABLE", "guides cannot be compiled now")
-            return await super()._try(guide)
-
-    check = FailingOnce()
-    check.may_answer.set()
-    unlucky = asyncio.create_task(check.check(guide("unlucky")))
-    await check.check(guide("other"))
-    with pytest.raises(Refusal, match="cannot be compiled now"):
-        await unlucky
-
-
 async def test_short_guide_is_tried_first_when_a_client_sends_long_ones_too() -> None:
     check = ScriptedCheck()
     many = [asyncio.create_task(check.check(guide("long" * (n + 1)))) for n in range(4)]

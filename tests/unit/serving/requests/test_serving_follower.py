@@ -11,26 +11,13 @@ from follower_double import Scene, comes_true
 from card.cache import Finish, Pool, SlotState
 from card.serving.requests import follower
 from card.serving.requests.follower import TICK_S, Listener
-from card.serving.requests.gathering import Gathering
+from card.serving.requests.streams import Gathering
 from card.settings import ServingSettings
 
 
 @pytest.fixture
 def scene(pool: Pool) -> Scene:
     return Scene(pool)
-
-
-async def test_commits_become_deltas_and_the_last_ends_the_session(scene: Scene) -> None:
-    client, slot = await scene.open()
-    scene.target.commit(slot, [3, 4])
-    scene.follower.tick(1)
-    scene.follower.tick(2)
-    scene.target.commit(slot, [5] * 6, Finish.LENGTH)
-    scene.follower.tick(3)
-    assert client.texts == ["de", "ffffff"]
-    assert (client.ended, client.errors) == (1, [])
-    assert scene.state(slot) is SlotState.CLOSED
-    assert scene.ledger.outcomes == ["length"]
 
 
 async def test_other_streams_go_on_while_scores_of_a_prompt_are_written(
@@ -48,34 +35,6 @@ async def test_other_streams_go_on_while_scores_of_a_prompt_are_written(
     scene.follower.tick(40)
     assert scored.texts == ["d"]
     assert [one["id"] for one in json.loads(scored.sent[0].details)["prompt"]] == [0, 1, 2]
-
-
-async def test_a_released_slot_is_freed_and_its_counters_are_final(scene: Scene) -> None:
-    _, slot = await scene.open()
-    scene.target.commit(slot, [3] * 8, Finish.LENGTH)
-    scene.follower.tick(1)
-    assert (scene.ledger.ends, scene.ledger.in_use) == (0, 1)
-    scene.target.release(slot)
-    scene.follower.tick(2)
-    assert (scene.ledger.ends, scene.ledger.in_use) == (1, 0)
-    assert scene.ledger.commits == [(8, 1)]
-    assert scene.state(slot) is SlotState.FREE
-
-
-async def test_the_end_id_stops_the_text_and_is_not_sent(scene: Scene) -> None:
-    client, slot = await scene.open(end_ids=(24, 25))
-    scene.target.commit(slot, [3, 25], Finish.END_ID)
-    scene.follower.tick(1)
-    assert client.texts == ["d"]
-    assert scene.ledger.outcomes == ["stop"]
-
-
-async def test_a_stop_word_closes_the_slot_though_the_target_would_go_on(scene: Scene) -> None:
-    client, slot = await scene.open(stop_words=("e",))
-    scene.target.commit(slot, [3, 4, 5])
-    scene.follower.tick(1)
-    assert (client.texts, client.ended) == (["d"], 1)
-    assert scene.state(slot) is SlotState.CLOSED
 
 
 async def test_text_that_is_due_at_every_look_does_not_outlast_a_deadline(scene: Scene) -> None:
@@ -151,13 +110,6 @@ async def test_a_session_that_target_after_target_dies_over_is_given_up(scene: S
     assert scene.state(others_slot) is SlotState.OPEN
 
 
-async def test_targets_that_died_between_two_looks_are_counted_one_by_one(scene: Scene) -> None:
-    client, _ = await scene.open()
-    scene.targets_lost += 2
-    scene.follower.tick(10**9)
-    assert client.errors[0].startswith("INTERNAL: the target model died 2 times")
-
-
 @pytest.mark.parametrize("is_last", [False, True])
 async def test_a_response_that_cannot_be_sent_ends_its_request_alone(
     scene: Scene, is_last: bool
@@ -183,55 +135,6 @@ async def test_a_target_that_gives_up_behind_a_stop_word_takes_no_text_away(scen
     assert scene.ledger.outcomes == ["stop"]
 
 
-async def test_whether_the_queue_is_full_is_told_when_it_changes(scene: Scene) -> None:
-    for _ in range(2):
-        _, index = await scene.open()
-    waiting = [asyncio.ensure_future(scene.open()) for _ in range(scene.pool.geometry.queue)]
-    for _ in range(2):
-        scene.follower.tick(0)
-    assert scene.told == []
-    await asyncio.sleep(0)
-    for now_ns in range(2):
-        scene.follower.tick(now_ns)
-    assert scene.told == [True]
-    scene.target.commit(index, [1] * 8, Finish.LENGTH)
-    scene.follower.tick(2)
-    scene.target.release(index)
-    scene.follower.tick(3)
-    assert scene.told == [True, False]
-    await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    for task in waiting:
-        task.cancel()
-
-
-async def test_the_task_sleeps_until_something_is_open(scene: Scene) -> None:
-    task = asyncio.ensure_future(scene.follower.run())
-    await asyncio.sleep(0)
-    client, slot = await scene.open()
-    scene.target.commit(slot, [3] * 8, Finish.LENGTH)
-    scene.target.release(slot)
-    while not client.ended:
-        await asyncio.sleep(0)
-    assert client.texts == ["dddddddd"]
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
-async def test_it_looks_often_at_beginnings_and_ends_and_otherwise_when_a_delta_is_due(
-    pool: Pool,
-) -> None:
-    scene = Scene(pool, flush_ns=7_000_000)
-    _, slot = await scene.open(max_tokens=100)
-    assert scene.follower.pause_s(0) == 0.01
-    scene.target.commit(slot, [3])
-    scene.follower.tick(0)
-    assert scene.follower.pause_s(1_000_000) == 0.006
-    assert scene.follower.pause_s(8_000_000) == TICK_S
-    await scene.open(max_tokens=100)
-    assert scene.follower.pause_s(1_000_000) == 0.006
-
-
 async def test_many_streams_gather_for_longer_but_first_and_last_deltas_leave_at_once(
     pool: Pool,
 ) -> None:
@@ -254,27 +157,6 @@ async def test_many_streams_gather_for_longer_but_first_and_last_deltas_leave_at
     assert [client.texts[2:] for client, _ in clients] == [[], ["ddddd"]]
     scene.follower.tick(160)  # alone now, it waits for 20 ns
     assert staying.texts[2:] == ["e"]
-
-
-async def test_who_does_not_stream_makes_nobody_wait(pool: Pool) -> None:
-    scene = Scene(pool, flush_ns=10, deltas_per_s=1e9 / 20)
-    await scene.open(streams=False)
-    client, slot = await scene.open()
-    scene.target.commit(slot, [0])
-    scene.follower.tick(100)
-    scene.target.commit(slot, [1])
-    scene.follower.tick(120)
-    assert client.texts == ["a", "b"]
-
-
-async def test_a_long_gathering_does_not_hide_what_else_may_happen(pool: Pool) -> None:
-    scene = Scene(pool, flush_ns=10**9)
-    _, streamed = await scene.open(max_tokens=100)
-    _, whole = await scene.open(max_tokens=100, streams=False)
-    for slot in (streamed, whole):
-        scene.target.commit(slot, [3])
-    scene.follower.tick(0)
-    assert scene.follower.pause_s(0) == 0.01
 
 
 async def test_a_beginning_an_end_and_a_release_are_looked_at_when_they_are_rung(

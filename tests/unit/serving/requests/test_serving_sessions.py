@@ -105,32 +105,6 @@ async def test_waiting_ends_at_the_queues_limit_or_the_requests_deadline(
     assert sessions.waiting == 0
 
 
-async def test_a_client_that_left_the_queue_takes_no_slot(pool: Pool) -> None:
-    sessions = sessions_of(pool)
-    held = [await admit(sessions) for _ in range(2)]
-    gone = asyncio.ensure_future(sessions.admit(slot_request(), None, lambda _: True))
-    patient = asyncio.ensure_future(admit(sessions))
-    await asyncio.sleep(0)
-    give_back(sessions, pool, held[0])
-    with pytest.raises(Refusal, match="CANCELLED"):
-        await gone
-    assert (await patient).slot.index == held[0].slot.index
-
-
-async def test_a_request_that_is_cancelled_itself_leaves_nothing_in_the_queue(pool: Pool) -> None:
-    sessions = sessions_of(pool)
-    held = [await admit(sessions) for _ in range(2)]
-    for slot_is_late in (False, True):
-        waiting = asyncio.ensure_future(admit(sessions))
-        await asyncio.sleep(0)
-        if slot_is_late:
-            give_back(sessions, pool, held[0])
-        waiting.cancel()
-        await asyncio.wait({waiting})
-        assert sessions.waiting == 0
-    assert (await admit(sessions)).slot.index == held[0].slot.index
-
-
 async def test_news_are_commits_of_the_session_itself_alone(pool: Pool) -> None:
     sessions, target = sessions_of(pool), HandPlayedTarget(pool)
     first = await admit(sessions)
@@ -242,26 +216,9 @@ def test_a_streaming_client_gets_an_empty_delta_now_and_then(pool: Pool) -> None
     assert len(scene.client.sent) == 2
 
 
-def test_a_client_that_postprocessing_saw_leave_is_gone(pool: Pool) -> None:
-    scene, other = (Scene(pool, streams=True, place=place) for place in (1, 2))
-    for each in (scene, other):
-        assert not each.wait(1.0)
-    scene.postprocess(scene.client.sent[0])
-    assert scene.wait(0.1)
-    assert not other.wait(0.1)
-
-
 def test_who_waited_at_a_place_before_is_not_taken_for_who_waits_there_now(pool: Pool) -> None:
     before, now = Scene(pool, streams=True), Scene(pool, streams=True)
     assert not before.wait(1.0)
     before.postprocess(before.client.sent[0])
     assert not now.wait(0.1)
     assert not now.wait(1.0)
-
-
-@pytest.mark.parametrize("streams", [True, False])
-def test_a_client_that_card_itself_sees_leave_is_gone(pool: Pool, streams: bool) -> None:
-    scene = Scene(pool, streams=streams)
-    scene.client.gone = True
-    assert scene.wait(5.0)
-    assert scene.client.sent == []

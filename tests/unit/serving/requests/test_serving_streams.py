@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,15 +13,12 @@ from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from card.cache import SlotCounters
-from card.serving.requests.allowed import Bounds
-from card.serving.requests.delta import FINISH_REASONS, SIGN_NS, Delta, Numbers, ScoredToken
-from card.serving.requests.parsing import parse
+from card.serving.requests.delta import SIGN_NS, Delta, Numbers, ScoredToken
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.streams import Stream
 from card.serving.requests.unary import UnaryRequest, arrays_for_card, gathered
-from card.serving.requests.wire import GenerateRequest
+from card.serving.requests.wire import Bounds, GenerateRequest, parse
 from card.settings import LimitSettings
-from card.text import Delta as TextDelta
 from card.text import Detokenizer
 
 COUNTERS = SlotCounters(
@@ -79,49 +74,6 @@ def test_whoever_streams_hears_something_each_second_though_there_is_no_text() -
     assert not one.is_due(6 + SIGN_NS, GATHER_NS)
 
 
-def test_a_sign_while_it_waits_holds_what_is_known_and_no_log_probability() -> None:
-    asked = {"return_num_input_tokens": True, "return_perf_metrics": True}
-    sign = stream(return_log_probs=True, **asked).sign(3, 9)
-    assert (sign.text, sign.log_probs, sign.cum_log_probs) == ("", (), 0.0)
-    assert sign.numbers[:2] == (3, 9)
-    assert (sign.numbers.num_input_tokens, sign.numbers.arrival_time_ns) == (3, 1)
-    unasked = stream().sign(3, 9)
-    assert unasked.log_probs is None
-    assert not any(unasked.numbers[2:])
-
-
-def test_a_long_prompt_counts_as_silence_from_the_moment_there_is_a_slot() -> None:
-    one, never, whole = stream(), stream(), stream(stream=False)
-    for scheduled in (one, whole):
-        scheduled.schedule()
-    now_ns = time.monotonic_ns()
-    assert not one.is_due(now_ns + SIGN_NS // 2, GATHER_NS)
-    assert one.is_due(now_ns + SIGN_NS, GATHER_NS)
-    assert not never.is_due(now_ns + SIGN_NS, GATHER_NS)
-    assert not whole.is_due(now_ns + SIGN_NS, GATHER_NS)
-
-
-def test_a_stop_word_finishes_the_stream_though_the_target_goes_on() -> None:
-    one = stream(stop_words=("cd",), return_num_output_tokens=True, return_log_probs=True)
-    push(one, "abcdef")
-    assert one.finished
-    delta = take(one)
-    assert delta.text == "ab"
-    assert FINISH_REASONS[delta.numbers.finish_reason] == "stop"
-    assert delta.numbers.num_output_tokens == 4
-    assert len(delta.log_probs or ()) == 4
-
-
-def test_text_that_might_begin_a_stop_word_is_sent_when_the_target_finishes() -> None:
-    one = stream(stop_words=("cd",))
-    push(one, "abc")
-    assert take(one).text == "ab"
-    one.finish("length")
-    last = take(one)
-    assert last.text == "c"
-    assert FINISH_REASONS[last.numbers.finish_reason] == "length"
-
-
 @pytest.mark.parametrize(
     ("pushes", "accepted_bytes"),
     [
@@ -140,46 +92,6 @@ def test_gathered_deltas_count_the_leading_bytes_that_the_cache_gave(
     assert take(one).numbers.accepted_bytes == accepted_bytes
     push(one, "e", "+")
     assert take(one).numbers.accepted_bytes == 1
-
-
-def test_log_probabilities_are_sent_once_and_their_sum_goes_on() -> None:
-    one = stream(return_log_probs=True)
-    push(one, "ab")
-    first = take(one)
-    push(one, "c")
-    second = take(one)
-    assert (first.log_probs, second.log_probs) == ((-0.5, -0.5), (-0.5,))
-    assert (first.cum_log_probs, second.cum_log_probs) == (-1.0, -1.5)
-
-
-def test_what_was_not_asked_for_is_zero_but_for_tokens_that_are_not_the_targets() -> None:
-    one = stream()
-    one.schedule()
-    push(one, "ab", "++")
-    delta = take(one)
-    wanted = {"place": 3, "session_id": 9, "accepted_bytes": 2, "foreign_tokens": 2}
-    assert {k: v for k, v in delta.numbers._asdict().items() if v} == wanted
-    assert (delta.log_probs, delta.cum_log_probs) == (None, 0.0)
-
-
-def test_what_was_asked_for_is_reported() -> None:
-    one = stream(
-        return_perf_metrics=True, return_num_input_tokens=True, return_num_output_tokens=True
-    )
-    one.schedule()
-    push(one, "ab", now_ns=70)
-    push(one, "c", now_ns=80)
-    numbers = take(one).numbers
-    assert (numbers.num_input_tokens, numbers.num_output_tokens) == (3, 3)
-    assert (numbers.total_accepted_draft_tokens, numbers.total_draft_tokens) == (5, 10)
-    assert (numbers.target_steps, numbers.cache_queries, numbers.cache_hits) == (4, 4, 3)
-    assert (numbers.kv_blocks, numbers.reused_kv_blocks) == (3, 1)
-    assert (numbers.arrival_time_ns, numbers.first_token_time_ns, numbers.last_token_time_ns) == (
-        1,
-        70,
-        80,
-    )
-    assert numbers.first_scheduled_time_ns > 0
 
 
 def test_details_tell_tokens_once_and_speculation_at_the_end() -> None:
@@ -205,14 +117,6 @@ def test_details_tell_tokens_once_and_speculation_at_the_end() -> None:
     assert last["speculation"] == {"drafts": 3, "accepted_at": [3, 1, 1]}
     assert last["cached_tokens"] == 2
     assert "prompt" not in last
-
-
-def test_a_text_that_a_stop_word_ends_with_its_last_character_is_stopped() -> None:
-    """Only then is a character certain whose bytes could have gone on."""
-    at_the_end: Any = SimpleNamespace(tokens_used=1, stopped=True, finish=lambda: TextDelta("a", 0))
-    one = Stream(GenerateRequest(input_ids=(1,)), at_the_end, "", arrival_ns=1)
-    one.finish("length")
-    assert FINISH_REASONS[take(one).numbers.finish_reason] == "stop"
 
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))

@@ -97,12 +97,3 @@ async def test_a_delta_carries_what_happened_since_the_last_one(pool: Pool) -> N
         scene.follower.tick(1)
     first, last = (json.loads(delta.details)["trace"] for delta in client.sent)
     assert [event["tokens"] for event in (*first, *last)] == [[3, 4], [5] * 6]
-
-
-async def test_nobody_is_told_who_did_not_ask(pool: Pool) -> None:
-    scene = Scene(pool)
-    client, slot = await scene.open()
-    scene.target.commit(slot, [3] * 8, Finish.LENGTH)
-    scene.follower.tick(1)
-    assert [delta.details for delta in client.sent] == [""]
-    assert not pool.target_slot(slot).is_traced

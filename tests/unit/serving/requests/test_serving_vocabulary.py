@@ -14,10 +14,10 @@ from real_pair import TARGET
 from tokenizers import Tokenizer, models
 from tritonclient.grpc import model_config_pb2
 
-from card.serving.requests.chat_parameters import as_protobuf_text, chat_parameters
+from card.serving.model_files import as_protobuf_text, chat_parameters
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.vocabulary import Vocabulary
-from card.settings import REPOSITORY_ROOT, SettingsError
+from card.settings import REPOSITORY_ROOT
 from card_client.chat_template import template_of
 
 
@@ -125,38 +125,6 @@ def test_prompts_begin_as_the_tokenizers_configuration_wants(
     assert tokens[int(begins) :] == plain
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("config.json", "{", "config.json cannot be read"),
-        ("config.json", "[]", "config.json must hold a JSON object"),
-        ("config.json", "{}", "no usable vocab_size"),
-        *(
-            ("generation_config.json", f'{{"eos_token_id": {value}}}', message)
-            for value, message in (
-                ('"x"', "generation_config.json has no usable eos_token_id .'x'."),
-                ("3072", "it must be null, a token id .0 to 3071., or a list of them"),
-                ("[5, -1]", "no usable eos_token_id"),
-                ("true", "no usable eos_token_id"),
-                ("1" + 30 * "0", "no usable eos_token_id"),
-            )
-        ),
-        ("config.json", '{"vocab_size": 9, "eos_token_id": 9}', "config.json has no usable eos_"),
-        ("tokenizer.json", None, "tokenizer.json does not exist"),
-        ("tokenizer.json", '{"version": "1.0"}', "tokenizer.json is not a sound tokenizer"),
-    ],
-)
-def test_an_unusable_directory_is_refused_by_file(
-    checkpoint: Path, file: str, content: str | None, message: str
-) -> None:
-    if content is None:
-        (checkpoint / file).unlink()
-    else:
-        (checkpoint / file).write_text(content)
-    with pytest.raises(SettingsError, match=message):
-        Vocabulary.load(checkpoint)
-
-
 def test_a_bad_word_is_banned_at_the_start_and_after_a_space() -> None:
     vocabulary = Vocabulary.load(TARGET)
     spellings = vocabulary.bad_word_tokens(("import",))
@@ -189,7 +157,7 @@ def test_words_that_are_special_tokens_are_known_by_their_ids() -> None:
 
 
 def test_text_processes_load_neither_torch_nor_transformers() -> None:
-    modules = "requests.parsing requests.follower requests.vocabulary triton.attach"
+    modules = "requests.wire requests.follower requests.vocabulary triton.attach"
     imports = ", ".join(f"card.serving.{name}" for name in modules.split())
     check = f"import sys, {imports}; print({{'torch', 'transformers'}} & set(sys.modules))"
     shown = subprocess.run(
@@ -242,10 +210,3 @@ def test_a_client_gets_the_template_its_tokens_and_the_token_that_is_added(model
     prompt = template.render([{"role": "user", "content": "Hi"}])
     assert "Hi" in prompt
     assert "<|pad|>" not in prompt  # the server's tokenizer adds it
-
-
-def test_a_model_without_a_template_tells_nothing(model: Path) -> None:
-    assert read_back(chat_parameters(TARGET)) == {}
-    assert template_of({}) is None
-    (model / "tokenizer.json").write_text("{")
-    assert chat_parameters(model) == {}

@@ -10,11 +10,18 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from card.serving.requests.delta import LOG_PROBABILITIES, NUMBERS, OUTPUTS, TEXT, Delta, Numbers
-from card.serving.requests.remote_request import CANDIDATES, DTYPES, TAKEN
-from card.serving.requests.unary import OUTPUT_IDS, SEQUENCE_LENGTH, UnaryRequest
+from card.serving.requests.remote import CANDIDATES, DTYPES, TAKEN
+from card.serving.requests.unary import (
+    ENSEMBLE_UNARY,
+    LLMAPI,
+    OUTPUT_IDS,
+    SEQUENCE_LENGTH,
+    TENSORRT_LLM,
+    Front,
+    UnaryRequest,
+)
 from card.serving.requests.wire import GenerateRequest, tensors
 from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
-from card.serving.triton.unary_fronts import ENSEMBLE_UNARY, LLMAPI, TENSORRT_LLM, Front
 
 REPOSITORY = Path(__file__).parents[4] / "model_repository"
 
@@ -104,18 +111,6 @@ def test_the_ensemble_connects_every_tensor_to_its_namesake() -> None:
         assert dict(step.output_map) == (outputs | made if is_first else outputs)
 
 
-def test_a_delta_survives_the_way_to_postprocessing() -> None:
-    numbers = Numbers(3, 2**40 + 1, accepted_bytes=2, finish_reason=1)
-    delta = Delta("é", numbers, (-0.5, -1.0), -1.5, tokens=(4, 2**30), details='{"tokens":[]}')
-    packed = delta.pack()
-    assert {name: list(array.shape[1:]) for name, array in packed.items()} == {
-        TEXT: [2], NUMBERS: [len(Numbers._fields) + 2], LOG_PROBABILITIES: [3],
-    }  # fmt: skip
-    assert Delta.unpack(packed, most_tokens=2) == delta
-    with pytest.raises(ValueError, match="delta_numbers holds 20 values, not 18 to 19"):
-        Delta.unpack(packed, most_tokens=1)
-
-
 @pytest.mark.parametrize("broken", [TEXT, NUMBERS, LOG_PROBABILITIES, "no text"])
 def test_a_delta_of_strangers_is_refused(broken: str) -> None:
     packed = Delta("x", Numbers(0, 1)).pack()
@@ -135,12 +130,3 @@ def test_a_number_that_the_wire_cannot_carry_is_refused_by_name(name: str, value
     packed = Delta("x", Numbers(0, 1)._replace(**{name: value})).pack()
     with pytest.raises(ValueError, match=f"not a delta of card: {name} {value}"):
         Delta.unpack(packed, most_tokens=8)
-
-
-@pytest.mark.parametrize("log_probs", [None, (), (0.0,), (-0.5, 0.5)])
-def test_whether_log_probabilities_were_asked_for_survives_the_way(
-    log_probs: tuple[float, ...] | None,
-) -> None:
-    """Also where a text has no token yet, or those of its tokens add up to nothing."""
-    delta = Delta("x", Numbers(0, 1), log_probs, sum(log_probs or ()))
-    assert Delta.unpack(delta.pack(), most_tokens=2) == delta

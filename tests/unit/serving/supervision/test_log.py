@@ -7,7 +7,6 @@ import json
 import logging
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -49,21 +48,6 @@ def test_a_request_id_is_short_and_no_command_to_a_terminal(said: Said, form: Lo
     assert len(line) < 500
 
 
-def test_json_is_for_machines(said: Said) -> None:
-    open_log("supervisor", "json").note("ready", seconds=7.3, path=Path("/tmp"), word="Grüße\n")
-    (line,) = said().splitlines()
-    event = json.loads(line)
-    assert re.fullmatch(TIME, event.pop("time"))
-    assert event == {
-        "level": "info",
-        "component": "supervisor",
-        "event": "ready",
-        "seconds": 7.3,
-        "path": "/tmp",
-        "word": "Grüße\n",
-    }
-
-
 def test_what_other_modules_log_is_an_event_too(said: Said) -> None:
     open_log("target", "json")
     try:
@@ -74,13 +58,6 @@ def test_what_other_modules_log_is_an_event_too(said: Said) -> None:
     assert (event["component"], event["event"], event["level"]) == ("target", "message", "error")
     assert event["message"] == "session of slot 3 failed"
     assert "RuntimeError: no such row" in event["traceback"]
-
-
-def test_a_log_that_is_opened_again_does_not_say_everything_twice(said: Said) -> None:
-    for _ in range(2):
-        log = open_log("card", "text")
-    log.note("once")
-    assert len(said().splitlines()) == 1
 
 
 def events_logged() -> set[str]:

@@ -15,7 +15,6 @@ from told_clock import ToldClock
 from card.serving.supervision.guard import (
     LONGEST_SOCKET,
     PROGRAM,
-    START_S,
     GuardProcess,
     check_guard,
     triton_socket,
@@ -92,36 +91,6 @@ def test_one_that_ends_is_started_again_ever_more_rarely(start: Start, clock: To
         assert guard.replace() is None
         pass_time(guard, clock, 0.4)
         assert guard.replace() == "ended (exit code 2)"
-
-
-def test_one_that_a_signal_ends_may_come_yet(start: Start) -> None:
-    guard = start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    end(guard)
-    assert guard.ended == "killed by SIGKILL"
-    assert guard.refusal == ""
-
-
-def test_one_that_served_before_is_started_again_soon(start: Start, clock: ToldClock) -> None:
-    guard = start(BEATS_ONCE)
-    for _ in range(3):
-        hear(guard)
-        pass_time(guard, clock, SERVING.engine_timeout_s + 0.2)
-        assert guard.replace() is not None
-
-
-def test_one_that_gets_no_processor_is_left_alone(start: Start, clock: ToldClock) -> None:
-    guard = start(BEATS_ONCE, main=Thread(1, 0, is_ready=True))
-    hear(guard)
-    pass_time(guard, clock, SERVING.engine_timeout_s + 5)
-    assert (guard.condition, guard.replace()) == ("well", None)
-
-
-def test_one_that_never_listens_is_given_its_time(start: Start, clock: ToldClock) -> None:
-    guard = start("import signal; signal.pause()")
-    pass_time(guard, clock, START_S - 1)
-    assert guard.replace() is None
-    pass_time(guard, clock, 2)
-    assert str(guard.replace()).startswith("silent for ")
 
 
 def test_a_machine_without_processes_is_asked_again(

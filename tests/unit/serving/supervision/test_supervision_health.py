@@ -6,13 +6,10 @@ import contextlib
 import json
 import os
 import socket
-import struct
-import subprocess
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -28,8 +25,6 @@ from card.serving.supervision.health import (
     state_of,
 )
 from card.serving.supervision.states import CARD, DRAFT, REMOTE, STUBS, TARGET
-from card.serving.supervision.supervisor import meets_strangers
-from card.settings import ServingSettings
 
 
 @pytest.fixture
@@ -114,23 +109,6 @@ def test_prometheus_reads_states_recoveries_and_processes(health: HealthServer) 
     assert ("card_process_open_files", "draft") not in told
 
 
-def test_reloads_do_not_begin_anew_while_the_server_restarts(health: HealthServer) -> None:
-    """Prometheus would take a 0 in between for a reset and count everything once more."""
-    health.publish(ServiceHealth("unready", server_restarts=1, guard_restarts=2))
-    told = figures(health)
-    assert told["card_service_ready", ""] == 0
-    assert told["card_guard_restarts_total", ""] == 2
-    assert told["card_model_well", "target"] == 0
-    assert not [name for name, _ in told if name == "card_model_reloads_total"]
-
-
-def test_processes_that_have_ended_are_left_out(health: HealthServer) -> None:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    health.publish(ServiceHealth("ready", models={"draft": ModelHealth("gone", process.pid)}))
-    assert ("card_process_open_files", "draft") not in figures(health)
-
-
 def test_connections_that_say_nothing_keep_no_probe_out(health: HealthServer) -> None:
     health.publish(ServiceHealth("ready"))
     with contextlib.ExitStack() as silent:
@@ -138,25 +116,6 @@ def test_connections_that_say_nothing_keep_no_probe_out(health: HealthServer) ->
             silent.enter_context(socket.create_connection(("127.0.0.1", health.port)))
         assert get(health, "/live")[0] == 200
         assert threading.active_count() < 100
-
-
-def test_a_client_that_breaks_off_leaves_no_traceback(
-    health: HealthServer, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    reset = struct.pack("ii", 1, 0)  # no lingering: closing it resets the connection
-    for _ in range(20):
-        with socket.create_connection(("127.0.0.1", health.port)) as rude:
-            rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
-            rude.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-    for _ in range(20):
-        with socket.create_connection(("127.0.0.1", health.port)) as cut_short:
-            cut_short.sendall(b"GET /rea")
-    assert get(health, "/live")[0] == 200
-    for thread in threading.enumerate():
-        if "process_request" in thread.name:
-            thread.join(60)
-    assert capsys.readouterr().err == ""
-    assert caplog.records == []
 
 
 def test_a_probe_may_ask_for_the_head_alone(health: HealthServer) -> None:
@@ -197,23 +156,3 @@ def test_only_losing_what_drafts_leaves_a_service_that_answers(
 ) -> None:
     assert state in STATES
     assert state_of(answers, states(**models), guard) == state
-
-
-@pytest.mark.parametrize(
-    ("serving", "meets"),
-    [
-        ({}, False),
-        ({"address": "127.0.0.2"}, False),
-        ({"address": "0.0.0.0"}, True),
-        ({"address": "10.0.0.7"}, True),
-        ({"address": "0.0.0.0", "guard": True}, True),
-        ({"address": "0.0.0.0", "http_inference": False}, True),
-        ({"address": "0.0.0.0", "guard": True, "http_inference": False}, False),
-        (
-            {"address": "0.0.0.0", "guard": True, "triton_arguments": ["--http-address=127.0.0.1"]},
-            False,
-        ),
-    ],
-)
-def test_open_doors_are_told_of(serving: dict[str, Any], meets: bool) -> None:
-    assert meets_strangers(ServingSettings(**serving)) is meets

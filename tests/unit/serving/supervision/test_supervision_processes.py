@@ -21,7 +21,6 @@ from card.serving.supervision.processes import (
     find_orphans,
     process_state,
 )
-from card.serving.supervision.supervisor import StopRequests
 from card.serving.supervision.watch import ProcessState
 
 
@@ -96,20 +95,6 @@ def test_a_parent_that_died_before_the_tie_was_made_leaves_no_child() -> None:
     assert (ending.returncode, ending.stdout) == (1, "")
 
 
-def test_the_child_ignores_no_signal_that_the_launcher_ignores() -> None:
-    def ignored(command: list[str]) -> str:
-        return outcome(command).stdout
-
-    own = ["grep", "SigIgn", "/proc/self/status"]
-    assert ignored(bound(SIGKILL, own)) == ignored(own) != ""
-
-
-def test_a_program_that_is_not_there_is_one_line() -> None:
-    ending = outcome(bound(SIGKILL, ["/no/such/program"]))
-    assert ending.returncode == 127
-    assert ending.stderr == "/no/such/program cannot be started: No such file or directory\n"
-
-
 LONG_S = 60.0
 
 INTERRUPTED = """
@@ -130,18 +115,6 @@ for number in range(1, 100):
 sys.settrace(None)
 print("through", flush=True)
 """
-
-
-def test_every_request_counts_and_stays_and_makes_nobody_wait() -> None:
-    """Also more of them than a pipe holds."""
-    requests = StopRequests()
-    requests.ask()
-    assert requests.wait_for(1, LONG_S)
-    assert not requests.wait_for(2, 0.0)
-    for _ in range(1 << 17):
-        requests.ask()
-    assert requests.wait_for(2, LONG_S)
-    assert requests.wait_for(1, 0.0)
 
 
 def test_requests_interrupt_anything_and_hang_nobody() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from card.serving.notices import NOTICES_VARIABLE, Notices
+from card.serving.notices import Notices
 from card.serving.supervision.processes import REGIONS
 from card.serving.supervision.residue import RunDirectory, sweep
 
@@ -55,13 +55,6 @@ def test_a_trap_that_somebody_else_set_is_left_alone(tmp_path: Path, trap: str) 
     run.close()
 
 
-def test_a_pool_that_nobody_locks_is_swept(tmp_path: Path) -> None:
-    home = tmp_path / f"card-{os.getuid()}-1"
-    home.mkdir(mode=0o700)
-    (home / "pool-0").write_bytes(b"\0")
-    assert sweep(tmp_path) == [home]
-
-
 def test_models_are_staged_with_what_is_added_to_their_configuration(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -90,30 +83,6 @@ def test_a_notice_stands_until_it_is_withdrawn(tmp_path: Path) -> None:
     written.withdraw()
     written.withdraw()
     assert not read.stands
-
-
-def test_a_notice_says_what_was_posted_last(tmp_path: Path) -> None:
-    notice = Notices(tmp_path).load_failed
-    assert notice.text == ""
-    notice.post("no weights")
-    notice.post("Gewichte fehlen: ö")
-    assert Notices(tmp_path).load_failed.text == "Gewichte fehlen: ö"
-    assert Notices(None).load_failed.text == ""
-
-
-def test_without_a_supervisor_nothing_is_ever_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(NOTICES_VARIABLE, raising=False)
-    notices = Notices.of_this_service()
-    notices.draining.post()
-    notices.check_draining()
-    notices.draining.withdraw()
-
-
-def test_a_new_server_begins_without_notices_of_the_last(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    Notices(run.fresh("notices")).draining.post()
-    assert not Notices(run.fresh("notices")).draining.stands
-    run.close()
 
 
 def test_measurements_are_kept_in_the_users_cache_when_it_is_private(

@@ -4,20 +4,15 @@ and once it is to stop."""
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from real_pair import PAIR
 from told_clock import ToldClock
 
-from card.serving.supervision.running import RunningService
-from card.serving.supervision.startup import StartError
 from card.serving.supervision.supervisor import LOOK_S, StopRequests, Supervisor
 from card.serving.supervision.watch import ProcessState, ServerSight, Sight
 from card.settings import Settings, load_settings
@@ -38,18 +33,6 @@ def guarded(tmp_path: Path) -> Iterator[Settings]:
             f"serving: {{guard: true, tritonserver: {binary}, health_port: {port}}}"
         )
         yield load_settings(file, **{role: {"path": PAIR / role} for role in ("target", "draft")})
-
-
-def test_a_server_whose_guard_cannot_be_started_is_killed_and_the_start_says_why(
-    guarded: Settings,
-) -> None:
-    server = Mock(pid=os.getpid())
-    full = Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable"))
-    start = partial(RunningService, start_server=lambda *_: server, start_guard=full)
-    supervisor = Supervisor(guarded, Path(), StopRequests(), start_service=start)
-    with pytest.raises(StartError, match=r"the server cannot be started: .*unavailable"):
-        supervisor.run()
-    assert server.kill.call_count == 3, "each attempt leaves no server"
 
 
 class FakeService:

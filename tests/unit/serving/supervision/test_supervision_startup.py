@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 from told_clock import ToldClock
 
-from card.serving.supervision.recovery import STUCK_S
 from card.serving.supervision.startup import StartError, Startup
 from card.serving.supervision.states import CARD, DRAFT, STUBS, TARGET
 from card.serving.supervision.watch import ProcessState
@@ -59,40 +58,6 @@ def started(service: FakeService, limit_s: float = 60.0, clock: ToldClock | None
     return Startup(service, limit_s, clock or ToldClock())  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("code", "seen", "transient"), [(-9, [], True), (1, [CARD], True), (1, [], False)]
-)
-def test_another_start_is_tried_when_the_server_ended_unless_it_never_began(
-    service: FakeService, code: int, seen: list[str], transient: bool
-) -> None:
-    """Triton also ends, with an exit code, when it gives up on a process that gives no sign."""
-    service.server.state, service.server.code = ProcessState.GONE, code
-    service.server.seen = seen
-    ending = "killed by SIGKILL" if code == -9 else "exit code 1"
-    with pytest.raises(StartError, match=rf"ended during its start \({ending}\)") as refusal:
-        started(service).check()
-    assert refusal.value.transient is transient
-
-
-@pytest.mark.parametrize(
-    ("attribute", "value", "said"),
-    [
-        ("seen", [DRAFT], "processes of draft did not survive"),
-        ("state", ProcessState.STOPPED, "was stopped during its start"),
-    ],
-)
-def test_a_process_or_a_server_that_does_not_go_on_says_nothing_about_the_next_start(
-    service: FakeService, clock: ToldClock, attribute: str, value: object, said: str
-) -> None:
-    startup = started(service, clock=clock)
-    setattr(service.server, attribute, value)
-    startup.check()
-    clock.now_s = STUCK_S + 0.1
-    with pytest.raises(StartError, match=said) as refusal:
-        startup.check()
-    assert refusal.value.transient
-
-
 def test_a_server_that_waits_for_a_process_it_gave_up_on_is_started_again(
     service: FakeService, clock: ToldClock
 ) -> None:
@@ -111,25 +76,6 @@ def test_a_server_that_waits_for_a_process_it_gave_up_on_is_started_again(
     with pytest.raises(StartError, match="given up on a process") as refusal:
         startup.check()
     assert refusal.value.transient
-
-
-def test_a_start_that_takes_too_long_names_what_is_missing(
-    service: FakeService, clock: ToldClock
-) -> None:
-    startup = started(service, limit_s=5.0, clock=clock)
-    service.conditions[DRAFT] = "detached"
-    service.guard = SimpleNamespace(condition="well", refusal="")
-    startup.check()
-    clock.now_s = 5.1
-    with pytest.raises(StartError, match=r"load_timeout_s = 5 s: \{'draft': 'detached'\}"):
-        startup.check()
-    service.conditions[DRAFT] = "well"
-    service.guard.condition = "gone"
-    with pytest.raises(StartError, match=r"\{'guard': 'gone'\}"):
-        startup.check()
-    service.guard.condition = "well"
-    with pytest.raises(StartError, match="the ensemble"):
-        startup.check()
 
 
 def test_time_that_an_engine_waits_for_a_processor_is_no_part_of_its_start(

@@ -1,13 +1,17 @@
-"""The server of the wheel or the container is found and started as the design demands."""
+"""The server of the wheel or the container: found, started, and believed only with its key."""
 
 from __future__ import annotations
 
 import importlib.util
-import sys
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.triton_server import (
     TritonInstall,
     TritonNotFoundError,
@@ -31,25 +35,6 @@ def container(tmp_path: Path) -> Path:
     return root
 
 
-def test_staging_again_replaces_what_a_former_run_left(
-    install: TritonInstall, tmp_path: Path
-) -> None:
-    link = install.backends / "python/libtriton_python.so"
-    link.unlink()
-    link.symlink_to("/nowhere")
-    again = wheel_install(tmp_path)
-    assert again == install
-    assert link.exists()
-
-
-def test_the_virtual_environments_python_comes_first_on_path(install: TritonInstall) -> None:
-    environment = install.environment({"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/mine", "A": "b"})
-    assert environment["PATH"] == f"{sys.prefix}/bin:/usr/bin"
-    assert environment["A"] == "b"
-    libraries = environment["LD_LIBRARY_PATH"].split(":")
-    assert [Path(path) for path in libraries] == [*install.library_paths, Path("/mine")]
-
-
 def test_the_command_says_what_the_options_say(install: TritonInstall) -> None:
     """What an operator adds comes last, so that it wins."""
     given = ("--grpc-use-ssl=true", "--log-verbose=2")
@@ -71,13 +56,6 @@ def test_the_command_says_what_the_options_say(install: TritonInstall) -> None:
     apis = "model-repository,shared-memory,trace,logging"
     assert f"--http-restricted-api={apis}:key=abc123" in command
     assert f"--grpc-restricted-protocol={apis}:key=abc123" in command
-
-
-def test_a_container_uses_its_own_server(container: Path, tmp_path: Path) -> None:
-    found = find_triton(tmp_path, system_root=container)
-    assert found.binary == container / "bin/tritonserver"
-    assert found.backends == container / "backends"
-    assert wheel_install(tmp_path).binary != found.binary
 
 
 def test_the_wheels_server_refuses_numpy_2_and_a_containers_takes_it(
@@ -124,3 +102,56 @@ def test_no_server_at_all_says_what_to_run(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(TritonNotFoundError, match="run scripts/setup"):
         find_triton(tmp_path, system_root=tmp_path / "nowhere")
+
+
+KEY = {"card-supervisor": "secret"}
+
+
+class Triton(BaseHTTPRequestHandler):
+    """Every model is ready for everybody; who lists them must know the header."""
+
+    loaded = ({"name": "card", "version": "1", "state": "READY"}, {"name": "spare"})
+
+    def do_GET(self) -> None:
+        self._answer(200, {})
+
+    def do_POST(self) -> None:
+        own = self.headers.get("card-supervisor") == KEY["card-supervisor"]
+        self._answer(*((200, self.loaded) if own else (403, {"error": "restricted"})))
+
+    def _answer(self, status: int, body: object) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Triton) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_nothing_is_believed_of_another_server_that_has_the_port(port: int) -> None:
+    """It may be just such a service, with all models ready."""
+    foreign = Repository("127.0.0.1", port, {"card-supervisor": "another secret"})
+    assert foreign.is_ready("card")
+    with pytest.raises(RepositoryError, match="did not list its models: restricted"):
+        foreign.states()
+
+
+@pytest.mark.parametrize("listed", ["<html>", {"error": "none"}, [7], [{"model": "card"}]])
+def test_a_server_that_lists_no_models_is_not_ours(
+    port: int, monkeypatch: pytest.MonkeyPatch, listed: object
+) -> None:
+    monkeypatch.setattr(Triton, "loaded", listed)
+    with pytest.raises(RepositoryError, match="what the server lists are no models"):
+        Repository("127.0.0.1", port, KEY).states()

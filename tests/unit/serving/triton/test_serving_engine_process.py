@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from serving_double import GEOMETRY, make_pool, slot_request
+from serving_double import GEOMETRY, make_pool
 
 from card.cache import EngineState, Pool
 from card.serving.requests.refusal import Refusal
 from card.serving.triton.attach import Attacher, is_dead
-from card.serving.triton.engine_process import BEAT_S, LONGEST_WAIT_S, EngineProcess
+from card.serving.triton.engine_process import BEAT_S, EngineProcess
 
 FAR_NS = 2**62
 TIMEOUT_S = 0.3
@@ -101,64 +101,6 @@ def state(pool: Pool) -> EngineState:
     return pool.engine_state("target")
 
 
-def test_the_right_key_attaches_and_the_loop_runs(engine: Engine, tmp_path: Path) -> None:
-    pool = make_pool(tmp_path)
-    assert engine.attach(pool.new_key()) == pool.epoch
-    assert pool.is_alive("target", 5.0)
-    assert engine.loops[0].stepped.wait(5)
-
-
-@pytest.fixture
-def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
-    """Of an attached engine that looks by itself very seldom, after its first step."""
-    monkeypatch.setattr(os, "getppid", os.getpid)
-    engine, pool = Engine(tmp_path, beat_s=LIMIT_S), make_pool(tmp_path)
-    engine.process.start()
-    engine.attach(pool.new_key())
-    (loop,) = engine.loops
-    assert eventually(loop.stepped.is_set)
-    loop.stepped.clear()
-    yield loop
-    stopping = threading.Thread(target=engine.process.stop)
-    stopping.start()
-    while stopping.is_alive():
-        pool.slot_bell.ring()
-        stopping.join(0.01)
-
-
-def test_an_idle_loop_steps_again_when_a_slot_is_opened(idle: Loop) -> None:
-    idle.pool.card_slot(0).open(slot_request(), idle.pool.new_session_id())
-    assert eventually(idle.stepped.is_set)
-
-
-def test_a_slot_that_is_opened_while_the_loop_steps_is_not_overlooked(idle: Loop) -> None:
-    idle.hang.clear()
-    idle.pool.slot_bell.ring()
-    assert eventually(idle.stepped.is_set)
-    idle.stepped.clear()
-    idle.pool.slot_bell.ring()
-    idle.hang.set()
-    assert eventually(idle.stepped.is_set)
-
-
-def test_an_idle_loop_does_not_look_before_the_bell_rings(idle: Loop) -> None:
-    loop, pool = idle, idle.pool
-    pool.card_slot(0).open(slot_request(), pool.new_session_id())
-    assert eventually(loop.stepped.is_set)
-    loop.stepped.clear()
-    assert eventually(loop.stepped.is_set), "while a slot is in use it looks by itself"
-    loop.is_idle = True
-    assert eventually(lambda: sleeps(loop)), "it goes on looking"
-    pool.slot_bell.ring()
-    assert eventually(loop.stepped.is_set)
-
-
-def sleeps(loop: Loop) -> bool:
-    """Whether it makes no step for as long as several looks would take."""
-    loop.stepped.clear()
-    return not loop.stepped.wait(10 * LONGEST_WAIT_S)
-
-
 def test_an_attach_request_read_too_late_is_refused(engine: Engine, tmp_path: Path) -> None:
     key = make_pool(tmp_path).new_key()
     with pytest.raises(Refusal, match="DEADLINE_EXCEEDED"):
@@ -196,24 +138,6 @@ def test_a_loop_that_fails_ends_the_process(
     assert engine.died.wait(5)
     assert engine.status == 1
     assert "no such row" in caplog.text
-
-
-def test_an_engine_whose_server_is_gone_ends(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "getppid", lambda: 1)
-    assert engine.died.wait(5)
-    assert engine.status == 0
-
-
-def test_a_stopped_engine_leaves_the_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getppid", os.getpid)
-    pool = make_pool(tmp_path)
-    engine = Engine(tmp_path)
-    engine.process.start()
-    engine.attach(pool.new_key())
-    engine.process.stop()
-    assert state(pool) is EngineState.ABSENT
 
 
 class Asked:
@@ -259,20 +183,6 @@ def test_an_engine_is_not_asked_twice_while_it_may_still_answer(
     assert len(asked.requests) == 1
 
 
-def test_a_new_process_is_asked_though_the_last_one_never_answered(
-    tmp_path: Path, asked: Asked
-) -> None:
-    asked.hanging.clear()
-    pool = make_pool(tmp_path)
-    attacher = attacher_of(pool, asked)
-    pool.beat("target", EngineState.LOADED)
-    attacher.look()
-    pool.header["target_pid"] = os.getpid() + 1
-    attacher.look()
-    assert asked.begun.acquire(timeout=5)
-    assert asked.begun.acquire(timeout=5)
-
-
 def test_a_silent_engine_is_never_sent_anything(tmp_path: Path, asked: Asked) -> None:
     pool = make_pool(tmp_path)
     attacher = attacher_of(pool, asked)
@@ -280,19 +190,6 @@ def test_a_silent_engine_is_never_sent_anything(tmp_path: Path, asked: Asked) ->
     pool.header["target_heartbeat_ns"] -= LONG_NS
     attacher.look()
     assert asked.requests == []
-
-
-def test_life_and_death_of_an_engine_are_reported_once(tmp_path: Path, asked: Asked) -> None:
-    pool = make_pool(tmp_path)
-    attacher = attacher_of(pool, asked)
-    attacher.look()
-    pool.beat("draft", EngineState.ATTACHED)
-    attacher.look()
-    attacher.look()
-    pool.header["draft_heartbeat_ns"] -= LONG_NS
-    attacher.look()
-    drafts = [report for report in asked.reports if report[0] == "draft"]
-    assert drafts == [("draft", False), ("draft", True), ("draft", False)]
 
 
 def test_an_attached_process_is_dead_only_when_it_has_ended(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from serving_double import make_pool
 from card.cache import EngineState, Pool
 from card.serving.log import open_log
 from card.serving.triton.attach import Losses, is_dead
-from card.serving.triton.denials import QUIET_S, Denials
+from card.serving.triton.engine_model import QUIET_S, Denials
 
 LIVING = "import sys; sys.stdin.read()"
 

@@ -2,11 +2,9 @@
 
 engine      sessions, one copy to the device and one read back per pass, or per chain of passes
 kernels     what computes a pass, in Triton (the language)
-static      passes of one shape: what is filled, copied and computed
+static      passes of one shape: what is filled, copied, and captured where the device can
 ranking     the likeliest ids of their rows, ranked where the logits are
-graphs      a computation captured where the device can, called where it cannot
-device      which devices there are, and whether the kernels run on them
-memory      what a model needs of a device's memory, and what would fit
+device      which devices there are, whether the kernels run on them, and whether a model fits
 
 On a processor replaying is calling, and Triton's interpreter runs the kernels: that is how all of
 it is tested.

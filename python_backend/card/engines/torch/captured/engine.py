@@ -17,20 +17,32 @@ from torch import Tensor
 
 from card.engines.architecture import Architecture, read_architecture
 from card.engines.families import FAMILIES
-from card.engines.interface import EngineError, Logits, Ranking, SequenceTokens
+from card.engines.interface import (
+    EngineError,
+    Logits,
+    RankedIds,
+    Ranking,
+    SequenceTokens,
+    own_rows,
+    wanted_rows,
+)
 from card.engines.layout import SHORT
-from card.engines.logits import RankedIds, own_rows, wanted_rows
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.sessions import SessionEngine, check_context, taps_of
-from card.engines.torch.captured.device import Devices, choose_device, choose_dtype
-from card.engines.torch.captured.memory import check_fits, need_of
+from card.engines.torch.captured.device import (
+    Devices,
+    check_fits,
+    choose_device,
+    choose_dtype,
+    need_of,
+)
 from card.engines.torch.captured.static import StaticPass
 from card.engines.torch.logits import TensorLogits, rank
 from card.engines.torch.weights import load_weights
 
 if TYPE_CHECKING:  # Triton need not be there: that is refused by name.
     from card.engines.torch.captured.kernels.decoder import KernelDecoder
-    from card.engines.torch.captured.kernels.shapes import PathShape
+    from card.engines.torch.captured.kernels.passes import PathShape
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +67,7 @@ class CapturedEngine(SessionEngine):
 
         self._decoder = decoder
         self._most_captured = most_captured
-        self._fixed = PathPasses(decoder, options)
+        self._fixed = PathPasses(decoder.architecture, decoder.dtype, decoder.device, options)
         super().__init__(decoder.architecture, options, self._fixed.kv, self._fixed.layout)
         self.dtype = decoder.dtype
         self.device = decoder.device
@@ -235,7 +247,7 @@ class CapturedEngine(SessionEngine):
                     device=self.device,
                 )
             tapped = self._tapped[shape.rows]
-        return StaticPass(shape, self._fixed, self.device, logits, tapped, self._pool)
+        return StaticPass(shape, self._fixed, self._decoder, logits, tapped, self._pool)
 
     def _read(self, batch: Sequence[SequenceTokens], done: StaticPass) -> list[Logits]:
         """Copy to the host what was asked for, and wait for it once."""

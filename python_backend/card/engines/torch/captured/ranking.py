@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from card.engines.interface import Ranking, SequenceTokens
-from card.engines.logits import RankedIds, wanted_rows
-from card.engines.torch.captured.graphs import Replayed
+from card.engines.interface import RankedIds, Ranking, SequenceTokens, wanted_rows
 from card.engines.torch.captured.kernels.ranking import MOST_RANKED, rank
+from card.engines.torch.captured.static import Replayed
 
 
 @dataclass(frozen=True, slots=True)

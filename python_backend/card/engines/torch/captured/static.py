@@ -1,4 +1,5 @@
-"""Passes of one shape: buffers that stay, and what is computed over them."""
+"""Passes of one shape over buffers that stay: captured as a CUDA graph where there is one, else
+called."""
 
 from __future__ import annotations
 
@@ -9,11 +10,48 @@ import torch
 from torch import Tensor
 
 from card.engines.layout import PathPass
-from card.engines.torch.captured.graphs import Replayed
 
 if TYPE_CHECKING:  # Triton need not be there.
-    from card.engines.torch.captured.kernels.passes import PathPasses
-    from card.engines.torch.captured.kernels.shapes import PathBuffer, PathShape
+    from card.engines.torch.captured.kernels.decoder import KernelDecoder
+    from card.engines.torch.captured.kernels.passes import PathBuffer, PathPasses, PathShape
+
+from collections.abc import Callable
+
+
+class Replayed:
+    """Runs `compute` again and again on whatever its buffers hold.
+
+    The first run calls it operator by operator: libraries set themselves up at their first call,
+    which must not be captured. The second run captures it, so that what runs once is never
+    captured.
+
+    compute  reads and writes tensors that stay where they are, and synchronises nothing
+    pool     handle of the memory that graphs share, for no two of them run at once
+    """
+
+    def __init__(self, compute: Callable[[], None], device: torch.device, pool: Any) -> None:
+        self._compute = compute
+        self._can_capture = device.type == "cuda"
+        self._pool = pool
+        self._has_run = False
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def run(self) -> None:
+        """Queued on a device; done on return on a processor."""
+        if not (self._can_capture and self._has_run):
+            self._compute()
+            self._has_run = True
+            return
+        if self._graph is None:
+            self._graph = self._captured()
+        self._graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """Every launch of `compute`, none of which runs now."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            self._compute()
+        return graph
 
 
 class StaticPass:
@@ -27,7 +65,7 @@ class StaticPass:
         self,
         shape: PathShape,
         passes: PathPasses,
-        device: torch.device,
+        decoder: KernelDecoder,
         logits: Tensor | None,
         tapped: Tensor | None,
         pool: Any,
@@ -35,13 +73,14 @@ class StaticPass:
         self.logits, self.tapped = logits, tapped
         self._shape = shape
         self._passes = passes
+        device, kv = decoder.device, passes.kv
         self._on_device = device.type == "cuda"
         self._inputs = inputs = passes.arrays(shape, device, pinned=False)
         self._queued: deque[tuple[PathBuffer, torch.cuda.Event]] = deque()
         """Arrays on the host, oldest first, and when their copy is done."""
         self._host = None if self._on_device else self._made()
         # No reference to itself: what is dropped must free its memory at once.
-        self._replayed = Replayed(lambda: passes.forward(inputs, logits, tapped), device, pool)
+        self._replayed = Replayed(lambda: decoder.forward(inputs, kv, logits, tapped), device, pool)
 
     def run(self, this: PathPass, token: Tensor | None = None) -> None:
         """Queue the pass: copy its arrays to the device, compute.

@@ -17,14 +17,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from typing import ClassVar
 
-from card.cache import LEAST_CHANCE, ROOT
+from card.cache import LEAST_CHANCE
 from card.speculation.drafters.growth.best_first import BestFirst
 from card.speculation.drafters.growth.frontier import UNLIKELY, Child
-from card.speculation.tree import path_to, sharpened
+from card.speculation.tree import GrowingTree, sharpened
 
 _BEAM = 2
 """Paths that the search keeps at each place; the paper keeps 3. More gained nothing."""
@@ -54,47 +53,36 @@ class Lattice(BestFirst):
     weighs_ngrams: ClassVar[bool] = True
 
 
-@dataclass(slots=True)
 class Paths:
-    """Nodes of paths through a lattice, parents before children.
+    """New nodes of one pass, parents before children, as far as the tree has room.
 
-    token, parent  parent is a node or `ROOT`
-    logprob, rank  of each node given its parent (`Child`)
-    total          [nodes] rank of the path to each node
+    token, parent  [nodes]
+    logprob, rank  [nodes], of each node given its parent (`Child`)
     """
 
-    token: list[int] = field(default_factory=list)
-    parent: list[int] = field(default_factory=list)
-    logprob: list[float] = field(default_factory=list)
-    rank: list[float] = field(default_factory=list)
-    total: list[float] = field(default_factory=list)
-    _number: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return len(self.token)
+    def __init__(self, tree: GrowingTree) -> None:
+        """New nodes are numbered behind those of `tree`."""
+        nodes = enumerate(zip(tree.parent, tree.token, strict=True))
+        self._number = {pair: node for node, pair in nodes}
+        self._first, self._room = len(tree), tree.room
+        self.token: list[int] = []
+        self.parent: list[int] = []
+        self.logprob: list[float] = []
+        self.rank: list[float] = []
 
     def find(self, parent: int, token: int) -> int | None:
         return self._number.get((parent, token))
 
-    def add(self, parent: int, child: Child) -> int:
-        """Add a child, unless it is there; returns its number."""
-        known = self._number.get((parent, child.token))
-        if known is not None:
-            return known
-        node = self._number[parent, child.token] = len(self.token)
-        self.token.append(child.token)
-        self.parent.append(parent)
-        self.logprob.append(child.logprob)
-        self.rank.append(child.rank)
-        self.total.append(self._total(parent) + child.rank)
+    def add(self, parent: int, child: Child) -> int | None:
+        """The number of a child, which is added unless it is there; None: there is no room."""
+        node = self.find(parent, child.token)
+        if node is None and len(self.token) < self._room:
+            node = self._number[parent, child.token] = self._first + len(self.token)
+            self.token.append(child.token)
+            self.parent.append(parent)
+            self.logprob.append(child.logprob)
+            self.rank.append(child.rank)
         return node
-
-    def path(self, node: int) -> list[int]:
-        """Tokens from the root to `node`."""
-        return path_to(node, self.token, self.parent)
-
-    def _total(self, node: int) -> float:
-        return 0.0 if node == ROOT else self.total[node]
 
 
 def unweighed(_: Sequence[int], children: list[Child]) -> list[Child]:
@@ -117,35 +105,56 @@ def best_path(places: Sequence[list[Child]], weigh: Weigh = unweighed) -> list[C
     return max(beam, key=_first)[1]
 
 
-def likeliest_paths(places: Sequence[list[Child]], most: int, weigh: Weigh = unweighed) -> Paths:
-    """The best path, and the likeliest other paths: at most `most` nodes.
+def likeliest_paths(
+    paths: Paths,
+    root: int,
+    places: Sequence[list[Child]],
+    most: int,
+    weigh: Weigh = unweighed,
+) -> list[float]:
+    """Add the best path below `root`, then the likeliest other paths, together at most `most`
+    nodes. Returns the ranks of the beginnings of the best path.
 
     places  the children at each place, likeliest first
     """
-    paths = Paths()
-    node = ROOT
-    best = best_path(places, weigh)[:most]
-    for child in best:
-        node = paths.add(node, child)
+    reached: dict[int, tuple[float, list[int]]] = {root: (0.0, [])}
+
+    def step(parent: int, child: Child) -> int | None:
+        node = paths.add(parent, child)
+        if node is not None and node not in reached:
+            above, tokens = reached[parent]
+            reached[node] = above + child.rank, [*tokens, child.token]
+        return node
+
+    node = root
+    for child in best_path(places, weigh)[:most]:
+        below = step(node, child)
+        if below is None:
+            break
+        node = below
+    best = set(reached)
+    totals = [total for total, _ in reached.values()][1:]
     order = count()
     found: list[tuple[float, int, int, int, Child]] = []
 
     def offer(parent: int, place: int) -> None:
         """The children of a node become possible nodes."""
         if place < len(places):
-            above = 0.0 if parent == ROOT else paths.total[parent]
-            on_path = parent < len(best)  # weights of other nodes are not worth their time
+            above, tokens = reached[parent]
             children = places[place]
-            for child in weigh(paths.path(parent), children) if on_path else children:
+            # Weights of other nodes are not worth their time.
+            for child in weigh(tokens, children) if parent in best else children:
                 heapq.heappush(found, (-above - child.rank, next(order), parent, place, child))
 
-    offer(ROOT, 0)
+    offer(root, 0)
     while found:
         _, _, parent, place, child = heapq.heappop(found)
-        if paths.find(parent, child.token) is None and len(paths) >= most:
+        if paths.find(parent, child.token) not in reached and len(reached) > most:
             break
-        offer(paths.add(parent, child), place + 1)
-    return paths
+        below = step(parent, child)
+        if below is not None:
+            offer(below, place + 1)
+    return totals
 
 
 class NgramWeights:

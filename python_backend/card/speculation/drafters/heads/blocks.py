@@ -20,6 +20,26 @@ Turn = tuple[Tensor, Tensor]
 """Cosines and sines [rows, 1, size] of the rows' positions."""
 
 
+def among_themselves(_: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """The attention of rows that see one another and nothing else; an `Attend`."""
+    return attention(queries, keys, values, None)
+
+
+def attention(queries: Tensor, keys: Tensor, values: Tensor, sees: Tensor | None) -> Tensor:
+    """[rows, heads * size], over keys and values [entries, kv_heads, size].
+
+    sees  [rows, entries], which entries each row sees; None: all
+    """
+    group = queries.shape[1] // keys.shape[1]
+    mixed = F.scaled_dot_product_attention(
+        queries.transpose(0, 1)[None],
+        keys.repeat_interleave(group, 1).transpose(0, 1)[None],
+        values.repeat_interleave(group, 1).transpose(0, 1)[None],
+        attn_mask=sees,
+    )
+    return mixed[0].transpose(0, 1).flatten(1)
+
+
 class Attention(nn.Module):
     """Grouped-query attention over `inputs` numbers a row, with the norms of Qwen 3's heads."""
 
@@ -35,15 +55,21 @@ class Attention(nn.Module):
             self.k_norm = nn.RMSNorm(a.head_size, a.norm_epsilon)
 
     def forward(self, index: int, states: Tensor, turn: Turn, attend: Attend) -> Tensor:
-        heads, kv_heads, size = self._shape
+        heads, _, size = self._shape
         queries = self.q_proj(states).view(-1, heads, size)
-        keys = self.k_proj(states).view(-1, kv_heads, size)
         if hasattr(self, "q_norm"):
-            queries, keys = self.q_norm(queries), self.k_norm(keys)
-        values = self.v_proj(states).view(-1, kv_heads, size)
-        mixed = attend(index, rotate(queries, *turn), rotate(keys, *turn), values)
+            queries = self.q_norm(queries)
+        mixed = attend(index, rotate(queries, *turn), *self.keys_values(states, turn))
         output: Tensor = self.o_proj(mixed)
         return output
+
+    def keys_values(self, states: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
+        """Keys and values [rows, kv_heads, size]."""
+        _, kv_heads, size = self._shape
+        keys = self.k_proj(states).view(-1, kv_heads, size)
+        if hasattr(self, "k_norm"):
+            keys = self.k_norm(keys)
+        return rotate(keys, *turn), self.v_proj(states).view(-1, kv_heads, size)
 
 
 class Network(nn.Module):

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from card.engines import Logits
 from card.speculation.drafters.growth.frontier import UNEXPANDED
-from card.speculation.drafters.interface import DraftedSession, Model
+from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.drafters.parallel import ParallelDrafter
 from card.speculation.drafters.tree import DraftPass, DraftPlan, TreeDrafter
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
 if TYPE_CHECKING:  # torch, which not every process needs
-    from card.speculation.drafters.heads.engine import HeadEngine
+    from card.speculation.drafters.heads.base import StatesEngine
 
+_MOST_LOOKS = 200
+"""Looks for new states of a prompt, about a millisecond apart, before the rest is read without."""
 _WAITS = Nodes(passes=0, waits=True)
 
 
@@ -31,7 +33,15 @@ class HeadDrafter(TreeDrafter):
     """Grows trees on a `HeadEngine`."""
 
     model: ClassVar[Model] = "head"
-    _engine: HeadEngine
+    _engine: StatesEngine
+
+    def __init__(self, model: StatesEngine, config: DraftConfig) -> None:
+        super().__init__(model, config)
+        self._waited: dict[int, tuple[int, int]] = {}
+
+    def close(self, session: DraftedSession) -> None:
+        self._waited.pop(session.number, None)
+        super().close(session)
 
     def commit(self, session: DraftedSession, re_root: ReRoot) -> None:
         """Forget the KV of the tree; what is left of the tree stays until another replaces it."""
@@ -51,6 +61,9 @@ class HeadDrafter(TreeDrafter):
         for session in sessions:
             self._hear(session)
         waiting = [self._room(session) <= 0 for session in sessions]
+        for session, waits in zip(sessions, waiting, strict=True):
+            if waits:
+                self._count_look(session)
         ready = [session for session, waits in zip(sessions, waiting, strict=True) if not waits]
         found = iter(super().propose(ready))
         return [_WAITS if waits else next(found) for waits in waiting]
@@ -58,10 +71,14 @@ class HeadDrafter(TreeDrafter):
     def _room(self, session: DraftedSession) -> float:
         """Tokens of the text that the head may read now: before the first commit, those with
         states."""
+        number = self._trees[session.number].engine_session
+        heard = self._engine.heard(number)
         if len(session.tokens) > len(session.request.prompt):
             return math.inf
-        number = self._trees[session.number].engine_session
-        return self._engine.heard(number) + 1 - self._engine.length(number)
+        last, looks = self._waited.get(session.number, (heard, 0))
+        if last == heard and looks > _MOST_LOOKS:
+            return math.inf
+        return heard + 1 - self._engine.length(number)
 
     def _hear(self, session: DraftedSession) -> None:
         """Give the head the states that the target has published of the session's text."""
@@ -71,6 +88,13 @@ class HeadDrafter(TreeDrafter):
         first, states = session.states(self._engine.heard(number))
         # The target may have committed more since; its tokens are not in the text yet.
         self._engine.hear(number, first, states[: max(0, len(session.tokens) - first)])
+
+    def _count_look(self, session: DraftedSession) -> None:
+        """Count how often it was looked for states in vain. A target that waits for the draft
+        publishes none, so neither may wait for the other."""
+        heard = self._engine.heard(self._trees[session.number].engine_session)
+        last, looks = self._waited.get(session.number, (heard, 0))
+        self._waited[session.number] = heard, looks + 1 if last == heard else 1
 
     def _plan(
         self, session: DraftedSession, chunk: int, sharing: int, *, is_chain: bool = False
@@ -88,3 +112,24 @@ class HeadDrafter(TreeDrafter):
 
 class ParallelHeadDrafter(HeadDrafter, ParallelDrafter):
     """Grows trees by blocks, on a `HeadEngine` with a head that has a mask."""
+
+
+class BlockDrafter(ParallelHeadDrafter):
+    """Grows trees by blocks whose rows all see each other, on a `BlockEngine` (DFlash,
+    arXiv 2602.06036; DSpark, arXiv 2607.05147; SpecFormer, arXiv 2511.20340; the CTC drafter,
+    arXiv 2412.00061)."""
+
+    ranks_path: ClassVar[bool] = False
+
+    def _depth(self, session: DraftedSession) -> int:
+        number = self._trees[session.number].engine_session
+        return int(min(super()._depth(session), self._engine.places(number, len(session.tokens))))
+
+    def _plan(
+        self, session: DraftedSession, chunk: int, sharing: int, *, is_chain: bool = False
+    ) -> DraftPlan | None:
+        if self._depth(session) >= 1:
+            return super()._plan(session, chunk, sharing, is_chain=is_chain)
+        known = self._engine.length(self._trees[session.number].engine_session)
+        missing = session.tokens[known : known + chunk]
+        return DraftPlan(missing, chunk) if missing else None

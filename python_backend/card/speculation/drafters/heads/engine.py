@@ -9,28 +9,24 @@ repeats the features of the row that it follows, or has none, and no row is left
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from card.cache import States
-from card.engines import FOLLOWS_PREFIX, Logits, Ranking, SequenceTokens, Text
-from card.engines.chains import forward_one_by_one
+from card.engines import FOLLOWS_PREFIX, Ranking, SequenceTokens
 from card.engines.checkpoints import Matrix
-from card.engines.layout.interface import Sessions, check_pending
-from card.engines.logits import RankedIds
-from card.engines.options import MAX_PASS_ROWS, EngineOptions
-from card.engines.rotary import rotary_tables
-from card.engines.row_costs import COSTED_ROWS, RowCosts
+from card.engines.interface import RankedIds
+from card.engines.layout.interface import check_pending
+from card.engines.options import EngineOptions
 from card.engines.torch.logits import rank
+from card.speculation.drafters.heads.base import StatesEngine
 from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.pard2 import Pard2
+from card.speculation.drafters.heads.passes import Passes
 
 _WITHOUT_STATES = 16
 """Most rows of a text, at the end of a pass, that are computed without the target's states."""
@@ -89,15 +85,8 @@ class _Session:
         return self.states[at] if 0 <= at < len(self.states) else None
 
 
-class HeadEngine:
+class HeadEngine(StatesEngine):
     """Implements `card.engines.interface.Engine` on a processor."""
-
-    row_invariant = False
-    alone_share = 1.0
-    runs_ahead = False
-    awaits_decoders = False
-    costed_rows = COSTED_ROWS
-    most_rows = MAX_PASS_ROWS
 
     def __init__(
         self,
@@ -106,71 +95,31 @@ class HeadEngine:
         scale: float,
         ranked: NDArray[np.int64],
         options: EngineOptions,
+        passes: Passes | None = None,
     ) -> None:
-        """
-        scale   factor of the embedding
-        ranked  [ids] ascending, the ids that the head ranks
-        """
-        a = head.architecture
-        self.architecture, self.options = a, options
-        self.ranked_ids = ranked
-        self.row_costs_ms: dict[int, float] = {}
-        self._head, self._embedding, self._scale = head, embedding, scale
+        super().__init__(head, embedding, scale, ranked, options, passes)
+        self._head = head
         with torch.inference_mode():
             self._mask = head.mask_features()
-        self._places = options.context + max(options.pending, MAX_PASS_ROWS)
-        lanes = options.sessions, a.layers, 2, self._places, a.kv_heads, a.head_size
-        self._kv = torch.zeros(lanes)
-        self._rotary = torch.from_numpy(rotary_tables(a.rope, a.head_size, self._places))
-        self._supposes = False
-        self._open = Sessions(options.sessions)
         self._sessions = [_Session() for _ in range(options.sessions)]
-
-    @property
-    def vocabulary(self) -> int:
-        return self.architecture.vocabulary
-
-    @property
-    def context(self) -> int:
-        return self.options.context
-
-    def know_costs(self, costs: RowCosts) -> None:
-        self.row_costs_ms = costs.pass_ms
-
-    def open_session(self, text: Text = (), salt: bytes = b"") -> int:
-        session = self._open.open()
-        self._sessions[session] = _Session()
-        return session
-
-    def close_session(self, session: int) -> None:
-        self._open.close(session)
-
-    def remember(self, session: int, text: Text, salt: bytes = b"") -> None:
-        """Nothing: the head's KV is small, and is computed again."""
 
     def length(self, session: int) -> int:
         return self._sessions[session].prefix.length
 
     # --- the target's states ------------------------------------------------------------------
 
-    def hear(self, session: int, first: int, states: States) -> None:
-        """Take the target's states of the text's tokens from position `first` on. States that are
-        not finite are taken as missing."""
-        this = self._sessions[session]
-        if not len(states):
-            return
-        if first != this.first + len(this.states):
-            this.first, this.states = first, []
-        wide = states[:, : self._head.tapped].astype(np.uint32) << 16
-        values = torch.from_numpy(wide.view(np.float32))
-        with torch.inference_mode():
-            features = self._head.features(values)
-        this.states += [row if bool(row.isfinite().all()) else None for row in features]
-
     def heard(self, session: int) -> int:
-        """The position behind the last token whose states were taken."""
         this = self._sessions[session]
         return this.first + len(this.states)
+
+    def _begin(self, session: int) -> None:
+        self._sessions[session] = _Session()
+
+    def _take(self, session: int, first: int, features: Tensor, sound: NDArray[np.bool_]) -> None:
+        this = self._sessions[session]
+        if first != this.first + len(this.states):
+            this.first, this.states = first, []
+        this.states += [row if good else None for row, good in zip(features, sound, strict=True)]
 
     def refresh(self, session: int) -> None:
         """Drop all pending rows, and those of the text that were computed without the target's
@@ -185,33 +134,13 @@ class HeadEngine:
         done = min(max(0, this.sound.length - 1 - this.first), len(this.states))
         this.states, this.first = this.states[done:], this.first + done
 
-    @contextlib.contextmanager
-    def supposed_states(self) -> Iterator[None]:
-        """Compute all rows as if the target's states were known, to measure what passes cost."""
-        self._supposes = True
-        yield
-        self._supposes = False
-
     # --- passes -------------------------------------------------------------------------------
 
-    def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
-        threads = self.options.threads
-        if threads and threads != torch.get_num_threads():
-            torch.set_num_threads(threads)
-        with torch.inference_mode():
-            return [self._forward(rows) for rows in batch]
-
-    def forward_chain(
-        self, rows: SequenceTokens, rankings: Sequence[Ranking], entry: int
-    ) -> list[Logits]:
-        return forward_one_by_one(self, rows, rankings, entry)
-
-    def _forward(self, rows: SequenceTokens) -> Logits:
+    def _forward(self, rows: SequenceTokens) -> RankedIds:
         this = self._sessions[rows.session]
         count, first = len(rows.tokens), len(this.pending)
         check_pending(rows.parents, first, count, self._places - self.options.context)
-        tokens = np.array(rows.tokens, np.int64)
-        embedded = torch.from_numpy(self._embedding.rows(tokens).dense()) * self._scale
+        embedded = self._embedded(rows.tokens)
         # Of a text, only the last rows are worth a computation without states.
         needed = count - rows.wanted
         least = min(needed, count - _WITHOUT_STATES) if rows.parents is None else 0
@@ -264,29 +193,22 @@ class HeadEngine:
         """
         this = self._sessions[session]
         rows = [this.pending[first + index] for index in wave]
-        used = this.prefix.used
-        total = used + first + wave[-1] + 1
-        mask = np.zeros((len(rows), total), np.bool_)
-        mask[:, :used] = True
+        used, layers = this.prefix.used, self.architecture.layers
+        before = first + wave[0]  # pending entries; those behind them are rows of this pass
+        column = {first + index: used + before + at for at, index in enumerate(wave)}
+        sees = np.zeros((layers, len(rows), used + before + len(rows)), np.bool_)
+        sees[:, :, :used] = True
         for at, row in enumerate(rows):
-            mask[at, [used + place for place in row.path]] = True
-        sees = torch.from_numpy(mask)
+            sees[:, at, [column.get(place, used + place) for place in row.path]] = True
+        turn = self._turn([this.prefix.length + row.depth for row in rows])
+        hidden, made = self._passes.run(
+            [embedded[[*wave]], torch.stack([*features])],
+            turn,
+            torch.from_numpy(sees),
+            self._lanes(session, layers, used + before),
+        )
         places = torch.tensor([used + first + index for index in wave])
-        turn = self._rotary[:, [this.prefix.length + row.depth for row in rows]]
-
-        def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            lane = self._kv[session, layer]
-            lane[0, places], lane[1, places] = keys, values
-            mixed = F.scaled_dot_product_attention(
-                queries.transpose(0, 1)[None],
-                lane[0, :total].transpose(0, 1)[None],
-                lane[1, :total].transpose(0, 1)[None],
-                attn_mask=sees,
-                enable_gqa=True,
-            )
-            return mixed[0].transpose(0, 1).flatten(1)
-
-        hidden = self._head(embedded[[*wave]], torch.stack([*features]), (turn[0], turn[1]), attend)
+        self._kv[session][:, :, places] = torch.stack(made).unflatten(0, (layers, 2))
         for row, found in zip(rows, hidden, strict=True):
             row.hidden = found
             if not self._head.repeats_features:
@@ -296,7 +218,7 @@ class HeadEngine:
         """The likeliest ids behind rows."""
         if not hidden:
             return RankedIds(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32))
-        logits = self._head.logits(torch.stack([row for row in hidden if row is not None]))
+        logits = self._passes.logits(torch.stack([row for row in hidden if row is not None]))
         ids, log_probabilities = rank(logits, ranking or Ranking(1))
         return RankedIds(self.ranked_ids[ids.numpy()], log_probabilities.numpy())
 

@@ -17,7 +17,14 @@ class Pard2(nn.Module):
     repeats_features = True
 
     def __init__(
-        self, config: HeadConfig, a: Architecture, *, tapped: int, ids: int, biases: Biases
+        self,
+        config: HeadConfig,
+        a: Architecture,
+        *,
+        taps: int = 0,
+        tapped: int,
+        ids: int,
+        biases: Biases,
     ) -> None:
         super().__init__()
         self.architecture = a

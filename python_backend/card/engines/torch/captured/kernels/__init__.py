@@ -5,8 +5,7 @@ finishing  partial sums added in a fixed order, with what the decoder does next 
 attention  keys and values read where their pages lie, rows of a tree by their paths
 ranking    the likeliest ids of rows of logits, with the noise of sampling
 pages      keys and values of every layer in pages, and the table of the lanes' pages
-shapes     the fixed shape to which a pass is padded, and its arrays packed into one
-passes     rows of sessions as those arrays
+passes     rows of sessions as arrays of a fixed shape, packed into one
 decoder    the order of the kernels in a pass
 
 A row's bits depend on its own token path alone: no sum's order depends on how many rows share the

@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from card.engines.torch.captured.kernels.pages import PAGE
-from card.engines.torch.captured.kernels.tiles import plus_product
+from card.engines.torch.captured.kernels.products import plus_product
 
 BLOCK = PAGE
 """Positions of one step: those of a page, unless paths lead elsewhere."""

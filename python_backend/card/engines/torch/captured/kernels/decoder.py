@@ -21,8 +21,8 @@ from card.engines.torch.captured.kernels.finishing import (
     rotate_and_store,
 )
 from card.engines.torch.captured.kernels.pages import PagedKeyValueCache
+from card.engines.torch.captured.kernels.passes import PathBuffer
 from card.engines.torch.captured.kernels.products import SkinnyLinear
-from card.engines.torch.captured.kernels.shapes import PathBuffer
 from card.engines.torch.weights import LayerWeights, Weights
 
 

@@ -11,13 +11,27 @@ Rows are multiplied sixteen at a time: one shape of the matrix unit, whatever th
 from __future__ import annotations
 
 import math
+import os
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from card.engines.torch.captured.kernels.tiles import plus_product
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+"""Whether kernels are run by Triton's interpreter, line by line in NumPy."""
+
+
+@triton.jit
+def plus_product(total, left, right):
+    """total + left right, in float32. Products of two numbers of 16 bits are exact there."""
+    if INTERPRETED:
+        # NumPy's product takes the bits of bfloat16 for integers, and the order in which it adds
+        # depends on where a row stands. Here every sum is taken in the same order.
+        columns = left.to(tl.float32)[:, :, None] * right.to(tl.float32)[None, :, :]
+        return total + tl.sum(columns, 1)
+    return tl.dot(left, right, total)
+
 
 ROW_TILE = 16
 """Rows of one instruction of the matrix unit."""

@@ -1,0 +1,151 @@
+"""DSpark (arXiv 2607.05147), and DFlash (arXiv 2602.06036), which is DSpark without a serial head.
+
+A block is the last tokens of a text and masks behind them. Its rows see each other, and the states
+of the text before the block, which are the target's: each layer makes keys and values of them with
+the same matrices as of the block's rows. So one pass predicts a token at each mask.
+
+The serial head corrects the logits of a place by the token at the place before: it chooses the
+tokens one after another, and each choice costs a product with a matrix of low rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from card.engines.architecture import Architecture
+from card.speculation.drafters.heads.blocks import Attend, Biases, Layer, Turn
+from card.speculation.drafters.heads.formats import HeadConfig
+
+
+class DSpark(nn.Module):
+    """The head, without its embedding.
+
+    tapped  numbers of the target's states of one token
+    ids     tokens that it ranks
+    """
+
+    reads_tokens = True
+    is_aligned = True
+
+    def __init__(
+        self,
+        config: HeadConfig,
+        a: Architecture,
+        *,
+        taps: int,
+        tapped: int,
+        ids: int,
+        biases: Biases,
+    ) -> None:
+        super().__init__()
+        self.architecture = a
+        self.tapped, self.mask_id = tapped, config.mask_id
+        self.causal_windows = not config.window_non_causal
+        self.masks = config.block - config.from_anchor
+        """Masks of a block, as the head was trained."""
+        self.lead = 0 if config.from_anchor else 1
+        """Rows from a token of the text to the row that predicts the token behind it."""
+        self.places, self.read_layers = config.block, a.layers
+        self.fc = nn.Linear(tapped, a.hidden, bias=False)
+        self.hidden_norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
+        self.layers = nn.ModuleList([Layer(a, index, biases=biases) for index in range(a.layers)])
+        self.norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
+        self.lm_head = nn.Linear(a.hidden, ids, bias=False)
+        if config.markov_rank:
+            self.markov_head = MarkovHead(config, a, ids)
+        if config.confidence:  # read and written, not used: trees are ranked by log-probabilities
+            width = a.hidden + config.markov_rank * config.confidence_reads_token
+            self.confidence_head = nn.ModuleDict({"proj": nn.Linear(width, 1)})
+
+    def features(self, states: Tensor) -> Tensor:
+        """[rows, hidden] from the target's states [rows, tapped]."""
+        features: Tensor = self.hidden_norm(self.fc(states))
+        return features
+
+    def context(self, features: Tensor, turn: Turn) -> Tensor:
+        """[layers, 2, rows, kv_heads, size], keys and values made of the target's states."""
+        kept = [torch.stack(layer.self_attn.keys_values(features, turn)) for layer in self.layers]
+        return torch.stack(kept)
+
+    def forward(self, rows: Tensor, turn: Turn, attend: Attend) -> Tensor:
+        """[rows, hidden] of a block from the embeddings of its tokens and masks."""
+        for layer in self.layers:
+            rows = layer(rows, turn, attend)
+        output: Tensor = self.norm(rows)
+        return output
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, ids] from what `forward` returned."""
+        logits: Tensor = self.lm_head(hidden)
+        return logits
+
+    def chain(
+        self, hidden: Tensor, logits: Tensor, text: Sequence[tuple[int, int | None]]
+    ) -> MarkovChain | None:
+        """Chooses the tokens of a block behind a text; None: places are predicted independently.
+
+        hidden  [places, hidden]
+        logits  [places, ids]
+        text    tokens, the last of which the block stands behind
+        """
+        if not hasattr(self, "markov_head"):
+            return None
+        return MarkovChain(self.markov_head, hidden, logits, text[-1][0])
+
+
+class MarkovChain:
+    """The places of a block, one after another."""
+
+    def __init__(self, head: MarkovHead, hidden: Tensor, logits: Tensor, before: int) -> None:
+        self._head, self._hidden, self._logits = head, hidden, logits
+        self._before, self._place, self._state = before, 0, head.begin()
+
+    def logits(self) -> Tensor:
+        """[1, ids] of the next place."""
+        row, before = slice(self._place, self._place + 1), torch.tensor([self._before])
+        self._state, more = self._head(self._state, before, self._hidden[row])
+        return self._logits[row] + more
+
+    def take(self, token: int, place: int | None) -> None:
+        """Go on behind a token."""
+        self._before, self._place = token, self._place + 1
+
+
+class MarkovHead(nn.Module):
+    """Adds to the logits of a place what the token before it says, by two matrices of low rank.
+
+    A gate may read the place's state (`gated`), and a state may run through the block (`rnn`).
+    """
+
+    def __init__(self, config: HeadConfig, a: Architecture, ids: int) -> None:
+        super().__init__()
+        self._kind, rank = config.markov_kind, config.markov_rank
+        self.markov_w1 = nn.Embedding(a.vocabulary, rank)
+        self.markov_w2 = nn.Linear(rank, ids, bias=False)
+        if self._kind == "gated":
+            self.gate_proj = nn.Linear(a.hidden + rank, rank)
+        if self._kind == "rnn":
+            self.joint_proj = nn.Linear(2 * rank + a.hidden, 3 * rank)
+
+    def begin(self, blocks: int = 1) -> Tensor:
+        """[blocks, rank], the state before the first place."""
+        return self.markov_w2.weight.new_zeros(blocks, self.markov_w2.in_features)
+
+    def forward(self, state: Tensor, before: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """The state behind a place, and what is added to its logits [blocks, ids].
+
+        before  [blocks], the token before the place
+        hidden  [blocks, hidden] of the place
+        """
+        read = self.markov_w1(before)
+        if self._kind == "gated":
+            read = torch.sigmoid(self.gate_proj(torch.cat([hidden, read], dim=-1))) * read
+        if self._kind == "rnn":
+            joint = self.joint_proj(torch.cat([state, read, hidden], dim=-1))
+            gate, new, out = joint.chunk(3, dim=-1)
+            share = torch.sigmoid(gate)
+            state, read = share * state + (1 - share) * torch.tanh(new), torch.tanh(out)
+        return state, self.markov_w2(read)

@@ -1,0 +1,86 @@
+"""Systems of the family, random models of large shapes, and ways of auto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gguf import GGUFWriter
+
+from bench.shape_models import HEAD_KINDS, SHAPES, Shape, matrices, write_model
+from bench.systems import SYSTEMS
+from bench.ways import lines, step_costs
+from card.cache import Candidates
+from card.cache.reports import Step
+from card.engines.architecture import read_architecture
+from card.engines.checkpoints import open_checkpoint
+from card.settings import Settings
+from card.speculation.pacing import PACINGS
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_system_is_settings_that_a_server_takes(name: str) -> None:
+    system = SYSTEMS[name]
+    wanted = {"decoding": system.decoding, **system.speculation}
+    if not system.lossless:
+        wanted["lossy_acceptance"] = [system.acceptance]
+    Settings.model_validate({"speculation": wanted})
+    assert system.decoding in PACINGS
+
+
+_SMALL = Shape(8, 256, 512, 4, 2, 64, tied=True)
+
+
+def _tokenizer(home: Path) -> Path:
+    file = home / "tokenizer.gguf"
+    writer = GGUFWriter(file, "llama")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(["<bos>", "<eos>", "a", "b", "ab"])
+    writer.add_token_types([3, 3, 1, 1, 1])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+@pytest.mark.parametrize("recipe", HEAD_KINDS)
+def test_random_model_when_written_is_a_checkpoint_of_usual_weights(
+    tmp_path: Path, recipe: str
+) -> None:
+    file = tmp_path / "model.gguf"
+    write_model(file, _SMALL, recipe, _tokenizer(tmp_path), vocabulary=64)
+    checkpoint = open_checkpoint(file, read_architecture(file))
+    assert checkpoint.embedding().shape == (64, 256)
+    for layer in checkpoint.layers():
+        for linear in (layer.query_key_value, layer.gate_up, layer.down):
+            weights = linear.weight.dense()
+            assert 0.3 < weights.std() * weights.shape[1] ** 0.5 < 3
+
+
+def test_q4_k_m_gives_more_bits_to_the_layers_that_llama_cpp_gives_them() -> None:
+    kinds = {name: kind for name, kind, *_ in matrices(SHAPES["1b"], "Q4_K_M", 64)}
+    more = [n for n in range(16) if kinds[f"blk.{n}.ffn_down"] == "Q6_K"]
+    assert more == [0, 1, 4, 7, 10, 13, 14, 15]
+    assert kinds["blk.0.ffn_up"] == "Q4_K"
+    assert kinds["token_embd"] == "Q6_K"
+
+
+def test_step_costs_when_nothing_was_queried_go_by_the_commit_before() -> None:
+    read = Step(Candidates([], []), 0, 0, 1, 0, 0, 900_000_000)
+    verified = Step(Candidates([5, 6], [-1, 0]), 2, 2, 3, 1, 905_000_000, 912_500_000)
+    plain = Step(Candidates([], []), 0, 0, 1, 4, 0, 920_000_000)
+    assert list(step_costs([read, verified, plain])) == [(3, 12.5), (1, 7.5)]
+
+
+def test_lines_when_texts_are_unlike_compare_each_text_with_itself() -> None:
+    speeds = {"alone": [100.0, 50.0], "beside": [200.0, 25.0]}
+    costs = {"alone": {1: [10.0]}, "beside": {1: [12.0], 4: [20.0, 40.0, 21.0]}}
+    report = list(lines(speeds, costs, {"alone": (90.0, 0.25), "beside": (120.0, 0.75)}))
+    assert "| beside | 112.5 | 1.00 (0.50–2.00) | 0.75 |" in report
+    assert "| beside | 12.0 | 21.0 |" in report
+    assert "| alone | 10.0 |  |" in report
