@@ -11,15 +11,10 @@ import torch
 from real_pair import PAIR
 from transformers import (
     AutoModelForCausalLM,
-    DeepseekV2Config,
     GptOssConfig,
-    GraniteMoeHybridConfig,
-    JambaConfig,
-    Lfm2Config,
     MixtralConfig,
     PretrainedConfig,
     Qwen3MoeConfig,
-    Qwen3NextConfig,
 )
 
 VOCABULARY = 3072
@@ -60,85 +55,8 @@ def sinks_and_windows() -> PretrainedConfig:
     )
 
 
-def latent_attention() -> PretrainedConfig:
-    """The shape of DeepSeek-V2 and V3: latent attention, experts beside a shared one."""
-    return DeepseekV2Config(
-        **_SHAPE | {"num_key_value_heads": 4},
-        kv_lora_rank=512,
-        q_lora_rank=None,
-        qk_nope_head_dim=32,
-        qk_rope_head_dim=64,
-        v_head_dim=32,
-        n_routed_experts=4,
-        n_shared_experts=1,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
-        first_k_dense_replace=1,
-    )
-
-
-def gated_delta() -> PretrainedConfig:
-    """A hybrid: gated delta networks beside attention (Qwen3-Next)."""
-    return Qwen3NextConfig(
-        **_SHAPE | {"num_hidden_layers": 4},
-        head_dim=32,
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
-        shared_expert_intermediate_size=32,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        linear_key_head_dim=32,
-        linear_value_head_dim=32,
-        full_attention_interval=2,
-    )
-
-
-def convolutions() -> PretrainedConfig:
-    """A hybrid: short convolutions beside attention (LFM2)."""
-    return Lfm2Config(
-        **_SHAPE | {"num_hidden_layers": 4},
-        block_ff_dim=128,
-        layer_types=["conv", "full_attention", "conv", "full_attention"],
-    )
-
-
-def mamba2() -> PretrainedConfig:
-    return GraniteMoeHybridConfig(
-        **_SHAPE | {"num_hidden_layers": 4},
-        layer_types=["mamba", "attention", "mamba", "attention"],
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        shared_intermediate_size=64,
-        mamba_n_heads=8,
-        mamba_d_head=32,
-        mamba_d_state=16,
-        mamba_n_groups=1,
-    )
-
-
-def mamba() -> PretrainedConfig:
-    return JambaConfig(
-        **_SHAPE | {"num_hidden_layers": 4},
-        attn_layer_period=2,
-        attn_layer_offset=1,
-        num_experts=1,
-        mamba_d_state=16,
-        use_mamba_kernels=False,
-    )
-
-
 Shape = Callable[[], PretrainedConfig]
-SHAPES: tuple[Shape, ...] = (
-    mixture,
-    fine_mixture,
-    sinks_and_windows,
-    latent_attention,
-    gated_delta,
-    convolutions,
-    mamba2,
-    mamba,
-)
+SHAPES: tuple[Shape, ...] = (mixture, fine_mixture, sinks_and_windows)
 
 
 def save(shape: Shape, directory: Path) -> Path:
