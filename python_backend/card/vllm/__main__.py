@@ -30,8 +30,8 @@ from card.vllm.loop import VllmLoop
 from card.vllm.process import BEAT_S
 
 _IDLE_S = 0.1
-_BUSY_S = {"target": 0.004, "draft": 0.001}
-"""Longest pauses without a slot in use, and with one: no bell tells the draft of commits."""
+_SHORTEST_S, _LONGEST_S, _GROWTH = 0.0002, 0.004, 1.1
+"""Pauses without work: no slot in use, or slots of which none has work yet. These grow."""
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +67,17 @@ class Service:
         if pool is None:
             return
         loop = self._make_loop(pool)
+        pause_s = _SHORTEST_S
         while not self._asked.is_set():
             self._progress_s = time.monotonic()
             self._serves = True
             rings = pool.slot_bell.rings
-            if not loop.step():
-                rests = loop.is_idle or not pool.states.any()
-                pool.slot_bell.wait(rings, _IDLE_S if rests else _BUSY_S[self._role])
+            if loop.step():
+                pause_s = _SHORTEST_S
+                continue
+            rests = loop.is_idle or not pool.states.any()
+            pool.slot_bell.wait(rings, _IDLE_S if rests else pause_s)
+            pause_s = min(_GROWTH * pause_s, _LONGEST_S)
         self._serves = False
         loop.abandon()
         pool.close()
