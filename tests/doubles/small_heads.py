@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from card.engines.checkpoints import DenseMatrix
 from card.engines.options import EngineOptions
 from card.settings import REPOSITORY_ROOT
 from card.speculation.drafters.heads.base import StatesEngine
-from card.speculation.drafters.heads.eagle3 import Eagle3
 from card.speculation.drafters.heads.formats import DSPARK, EAGLE3, HeadConfig, head_of
 from card.speculation.drafters.heads.loading import HEADS as HEADS_BY_KIND
 from training.heads.files import config_of, write_head
@@ -67,15 +66,27 @@ def random_head(
     return made
 
 
-def save_random_head(directory: Path, target: Path, ids: int = 512) -> None:
+def save_random_head(
+    directory: Path, target: Path, ids: int = 512, kind: Literal["eagle3", "dspark"] = "eagle3"
+) -> None:
     """Save a head for this target in the format of `speculators`; it agrees with nothing."""
     torch.manual_seed(0)
     a = read_architecture(target)
     taps = HeadConfig(EAGLE3, {}, None).taps(a.layers)
     said = config_of(EAGLE3, a, taps, ids, steps=3)
+    if kind == DSPARK:
+        said["transformer_layer_config"]["model_type"] = "qwen3"
+        said |= {
+            "speculators_model_type": DSPARK,
+            "aux_hidden_state_layer_ids": [*taps],
+            "block_size": 4,
+            "mask_token_id": a.vocabulary - 1,
+            "markov_rank": 8,
+        }
     config = head_of(said)
     assert config is not None
     layer = architecture_of(config.decoder, directory / "config.json")
+    module, _ = HEADS_BY_KIND[kind]
     tapped = len(taps) * a.hidden
-    head = Eagle3(config, layer, taps=len(taps), tapped=tapped, ids=ids, biases=(False, False))
+    head = module(config, layer, taps=len(taps), tapped=tapped, ids=ids, biases=(False, False))
     write_head(head, said, np.arange(ids) * (a.vocabulary // ids), directory)

@@ -30,6 +30,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 EAGLE3 = HEADS / "eagle3"
 KINDS = ("eagle3", "eagle3_normed", "eagle3_before_fc")
+BLOCKS = (
+    "dflash",
+    "dflash_window",
+    "dflash_wide",
+    "dspark_vanilla",
+    "dspark_gated",
+    "dspark_rnn",
+)
 COMPILED = [
     pytest.param(False, id="torch"),
     pytest.param(
@@ -121,7 +129,7 @@ def block_of(engine: BlockEngine, expected: dict[str, Tensor], known: int) -> ND
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
-@pytest.mark.parametrize("kind", ["dflash", "dspark_vanilla", "dspark_gated", "dspark_rnn"])
+@pytest.mark.parametrize("kind", BLOCKS)
 def test_block_is_that_of_speculators_when_states_are_known(
     kind: str, compiled: bool, target: Path
 ) -> None:
@@ -229,6 +237,7 @@ def test_tokens_without_states_are_left_out_when_later_ones_have_some(target: Pa
     expected = load_file(EAGLE3 / "expected.safetensors")
     text, states = expected["text"].tolist(), states_of(expected)
     engine = load_head(EAGLE3, target, OPTIONS)
+    assert isinstance(engine, HeadEngine)
     found = []
     for before in ([1, 2, 3] * 20, [4, 5, 6] * 20):
         session = engine.open_session()
@@ -247,6 +256,7 @@ def test_passes_are_measured_as_if_states_had_come(
 ) -> None:
     """Rows without states would be computed one after another."""
     engine = load_head(EAGLE3, target, OPTIONS)
+    assert isinstance(engine, HeadEngine)
     calls = list[int]()
     compute = engine._compute
 

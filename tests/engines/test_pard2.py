@@ -17,6 +17,7 @@ from tiny_models import VOCABULARY, random_tokens
 
 from card.engines import EngineError, Ranking, SequenceTokens
 from card.settings import SettingsError, load_settings
+from card.speculation.drafters.heads.engine import HeadEngine
 from card.speculation.drafters.heads.loading import load_head
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,6 +60,7 @@ def test_block_is_that_of_amds_recipe(known: int, family: str, tmp_path: Path) -
     ids, found = engine.forward([rows])[0].best()
     ordered = np.take_along_axis(found, ids.argsort(axis=1), axis=1)
 
+    assert isinstance(engine, HeadEngine)
     projection = engine._head.state_dict()["target_proj.weight"]
     features = torch.zeros(len(tokens), model.config.hidden_size)  # type: ignore[union-attr, arg-type]
     for row in range(1, len(tokens)):

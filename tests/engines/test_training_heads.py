@@ -18,6 +18,7 @@ from card.engines import Ranking, SequenceTokens
 from card.settings import load_settings
 from card.speculation.drafters.heads.block_engine import BlockEngine
 from card.speculation.drafters.heads.eagle3 import Eagle3
+from card.speculation.drafters.heads.engine import HeadEngine
 from card.speculation.drafters.heads.loading import load_head
 from training.errors import TrainingError
 from training.heads.blocks import BlockTraining
@@ -68,7 +69,7 @@ def learned(kind: str, folder: Path, masked: Path) -> HeadTraining:
     return begin(kind, TARGET, texts, recipe, folder, masked)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["eagle3", "peagle", "pard2"])
 def test_evaluation_drafts_what_the_head_drafts_while_it_serves(
     kind: str, tmp_path: Path, masked: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_trained_head_is_served_as_it_was_trained(tmp_path: Path) -> None:
     engine = load_head(draft, TARGET, OPTIONS)
     assert engine.ranked_ids.tolist()[:12] != []
     assert json.loads((draft / "config.json").read_text())["draft_vocab_size"] == 64
+    assert isinstance(engine, HeadEngine)
     for name, weight in training.kind.head.state_dict().items():
         torch.testing.assert_close(engine._head.state_dict()[name], weight.bfloat16().float())
 

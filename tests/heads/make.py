@@ -134,7 +134,7 @@ def make_diffusion(name: str, kind: str, **switches: Any) -> None:
     """A DFlash or DSpark head, and its block of `BLOCK` rows at an anchor in the text. The text
     behind the anchor is what the head chooses, so that its serial head has read its own tokens."""
     torch.manual_seed(11)
-    decoder = Qwen3Config(**SHAPE | {"num_hidden_layers": 2})
+    decoder = Qwen3Config(**SHAPE | {"num_hidden_layers": 2} | switches.pop("decoder", {}))
     decoder._attn_implementation = "eager"
     model, config_class = {
         "dflash": (DFlashDraftModel, DFlashSpeculatorConfig),
@@ -191,3 +191,7 @@ if __name__ == "__main__":
         make_diffusion(
             f"dspark_{markov_kind}", "dspark", markov_rank=6, markov_head_type=markov_kind
         )
+    layers = ["sliding_attention", "full_attention"]
+    window = {"use_sliding_window": True, "sliding_window": 3, "layer_types": layers}
+    make_diffusion("dflash_window", "dflash", decoder=window)
+    make_diffusion("dflash_wide", "dflash", decoder=window, sliding_window_non_causal=True)

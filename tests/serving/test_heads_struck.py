@@ -32,12 +32,14 @@ ASKED: list[Asked] = [
 NAN = 0x7FC0_7FC0_7FC0_7FC0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["eagle3", "dspark"])
 def service(
-    start_service: StartService, tmp_path_factory: pytest.TempPathFactory
+    start_service: StartService,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[RunningService]:
     head: Path = tmp_path_factory.mktemp("head")
-    save_random_head(head, TARGET)
+    save_random_head(head, TARGET, kind=request.param)
     with start_service({"draft": {"path": str(head)}, "cache": {"state_tokens": 64}}) as service:
         yield service
 

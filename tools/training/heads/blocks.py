@@ -96,9 +96,7 @@ class BlockTraining(Kind):
         own = {"aux_hidden_state_layer_ids": taps, "block_size": self._recipe.steps + 1}
         return {OWN_FORMAT: self.kind} | config | own
 
-    def _behind(
-        self, text: tuple[Tensor, Tensor] | Any, rows: Tensor, starts: Tensor, known: Tensor
-    ) -> Tensor:
+    def _behind(self, text: Tensor, rows: Tensor, starts: Tensor, known: Tensor) -> Tensor:
         """[blocks, rows, hidden] of blocks that see each their own rows, and of the text the
         `known` [blocks] first tokens.
 
@@ -140,4 +138,5 @@ class BlockTraining(Kind):
             ignore_index=NO_LABEL,
             reduction="none",
         )
-        return (losses.view(wanted.shape) * weights).sum() / (len(wanted) * weights.sum())
+        loss: Tensor = (losses.view(wanted.shape) * weights).sum() / (len(wanted) * weights.sum())
+        return loss

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -130,3 +131,9 @@ class Layer(nn.Module):
         hidden = hidden + self.self_attn(self._index, normed, turn, attend)
         output: Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return output
+
+
+def context_of(layers: nn.ModuleList, features: Tensor, turn: Turn) -> Tensor:
+    """[layers, 2, rows, kv_heads, size], keys and values that each layer makes of features."""
+    attentions = [cast(Attention, layer.self_attn) for layer in layers]
+    return torch.stack([torch.stack(it.keys_values(features, turn)) for it in attentions])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
-from card.speculation.drafters.heads.blocks import Attend, Biases, Layer, Turn
+from card.speculation.drafters.heads.blocks import Attend, Biases, Layer, Turn, context_of
 from card.speculation.drafters.heads.formats import HeadConfig
 
 SLOTS_PER_PLACE = 2
@@ -58,8 +58,7 @@ class Ctc(nn.Module):
 
     def context(self, features: Tensor, turn: Turn) -> Tensor:
         """[layers, 2, rows, kv_heads, size], keys and values made of the target's states."""
-        kept = [torch.stack(layer.self_attn.keys_values(features, turn)) for layer in self.layers]
-        return torch.stack(kept)
+        return context_of(self.layers, features, turn)
 
     def rows(self, newest: Tensor) -> Tensor:
         """The rows of a block, from the newest features [1, hidden]: these, and the slots."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
-from card.speculation.drafters.heads.blocks import Attend, Biases, Layer, Turn
+from card.speculation.drafters.heads.blocks import Attend, Biases, Layer, Turn, context_of
 from card.speculation.drafters.heads.formats import HeadConfig
 
 
@@ -67,8 +67,7 @@ class DSpark(nn.Module):
 
     def context(self, features: Tensor, turn: Turn) -> Tensor:
         """[layers, 2, rows, kv_heads, size], keys and values made of the target's states."""
-        kept = [torch.stack(layer.self_attn.keys_values(features, turn)) for layer in self.layers]
-        return torch.stack(kept)
+        return context_of(self.layers, features, turn)
 
     def forward(self, rows: Tensor, turn: Turn, attend: Attend) -> Tensor:
         """[rows, hidden] of a block from the embeddings of its tokens and masks."""
@@ -107,7 +106,8 @@ class MarkovChain:
         """[1, ids] of the next place."""
         row, before = slice(self._place, self._place + 1), torch.tensor([self._before])
         self._state, more = self._head(self._state, before, self._hidden[row])
-        return self._logits[row] + more
+        logits: Tensor = self._logits[row] + more
+        return logits
 
     def take(self, token: int, place: int | None) -> None:
         """Go on behind a token."""
@@ -132,7 +132,7 @@ class MarkovHead(nn.Module):
 
     def begin(self, blocks: int = 1) -> Tensor:
         """[blocks, rank], the state before the first place."""
-        return self.markov_w2.weight.new_zeros(blocks, self.markov_w2.in_features)
+        return torch.zeros(blocks, self.markov_w2.in_features)
 
     def forward(self, state: Tensor, before: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """The state behind a place, and what is added to its logits [blocks, ids].

@@ -208,7 +208,8 @@ class HeadEngine(StatesEngine):
             self._lanes(session, layers, used + before),
         )
         places = torch.tensor([used + first + index for index in wave])
-        self._kv[session][:, :, places] = torch.stack(made).unflatten(0, (layers, 2))
+        shape = layers, 2, *made[0].shape
+        self._kv[session][:, :, places] = torch.stack(made).view(shape)
         for row, found in zip(rows, hidden, strict=True):
             row.hidden = found
             if not self._head.repeats_features:

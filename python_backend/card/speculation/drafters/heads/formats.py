@@ -89,9 +89,6 @@ class HeadConfig:
         return (2, layers // 2, layers - 3)
 
 
-_SWITCHES = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
-
-
 def head_of(config: Mapping[str, Any]) -> HeadConfig | None:
     """What a draft's configuration says of a head; None: the draft is an ordinary model. Raises
     `ValueError` for a head of a kind that is not read, and for fields of other types."""
@@ -121,11 +118,17 @@ def head_of(config: Mapping[str, Any]) -> HeadConfig | None:
     ids = config.get("eagle_aux_hidden_state_layer_ids")
     ids = nested.get("eagle_aux_hidden_state_layer_ids") if ids is None else ids
     taps_or_default = _indices("eagle_aux_hidden_state_layer_ids", ids) if ids else None
-    switches: dict[str, Any] = {name: _switch(config, name) for name in _SWITCHES}
-    if kind != PEAGLE:
-        return HeadConfig(kind, {**decoder}, taps_or_default, **switches)
-    mask, block = _id(config, "mask_token_id"), _block_of(config)
-    return HeadConfig(kind, {**decoder}, taps_or_default, **switches, mask_id=mask, block=block)
+    return HeadConfig(
+        kind,
+        {**decoder},
+        taps_or_default,
+        norm_before_residual=_switch(config, "norm_before_residual"),
+        norm_before_fc=_switch(config, "norm_before_fc"),
+        fc_norm=_switch(config, "fc_norm"),
+        norm_output=_switch(config, "norm_output"),
+        mask_id=_id(config, "mask_token_id") if kind == PEAGLE else None,
+        block=_block_of(config) if kind == PEAGLE else 1,
+    )
 
 
 def _dspark(kind: str, config: Mapping[str, Any], decoder: dict[str, Any]) -> HeadConfig:

@@ -40,9 +40,19 @@ class TorchPasses:
     """In PyTorch."""
 
     def __init__(self, head: Any) -> None:
-        self.features, self.logits = head.features, head.logits
-        self.context = getattr(head, "context", None)
-        self._pass = _Pass(head)
+        self._head, self._pass = head, _Pass(head)
+
+    def features(self, states: Tensor) -> Tensor:
+        features: Tensor = self._head.features(states)
+        return features
+
+    def context(self, features: Tensor, turn: Turn) -> Tensor:
+        context: Tensor = self._head.context(features, turn)
+        return context
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._head.logits(hidden)
+        return logits
 
     def run(
         self, inputs: Sequence[Tensor], turn: Turn, sees: Tensor, kept: Sequence[Tensor]

@@ -8,13 +8,21 @@ is read, and a block of states that came late begins with tokens that are known 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
 from card.engines.rotary import rotary_tables
-from card.speculation.drafters.heads.blocks import Attend, Biases, Layer, Turn, among_themselves
+from card.speculation.drafters.heads.blocks import (
+    Attend,
+    Biases,
+    Layer,
+    Turn,
+    among_themselves,
+    context_of,
+)
 from card.speculation.drafters.heads.formats import HeadConfig
 
 
@@ -25,6 +33,7 @@ class SpecFormer(nn.Module):
     is_aligned = True
     masks, lead = 0, 0
     causal_windows = False
+    _turn: Tensor
 
     def __init__(
         self,
@@ -59,9 +68,8 @@ class SpecFormer(nn.Module):
 
     def context(self, features: Tensor, turn: Turn) -> Tensor:
         """[1, 2, rows, kv_heads, size], keys and values made of the target's states."""
-        layer = self.layers[0]
-        normed = layer.input_layernorm(features)
-        return torch.stack(layer.self_attn.keys_values(normed, turn))[None]
+        normed = cast(Layer, self.layers[0]).input_layernorm(features)
+        return context_of(self.layers[:1], normed, turn)
 
     def rows(self, newest: Tensor) -> Tensor:
         """The rows of a block, from the newest features [1, hidden]."""
