@@ -12,6 +12,7 @@ from pathlib import Path
 QUIETLY = {**os.environ, "CI": "true"}
 """The environment of such programs: OpenVINO sends no telemetry where CI is set."""
 _LAST_LINES = 3
+_LIMIT_S = 800.0
 
 
 class EnvironmentFailedError(RuntimeError):
@@ -39,7 +40,13 @@ def installed(home: Path, whole: Sequence[Path] = (), bare: Sequence[Path] = ())
 
 def run(command: Sequence[str]) -> None:
     """Raises `EnvironmentFailedError`."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=QUIETLY)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=QUIETLY, timeout=_LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        what = " ".join(command)
+        raise EnvironmentFailedError(f"not done within {_LIMIT_S:g} s: {what}") from None
     if done.returncode:
         raise EnvironmentFailedError(last_lines(done.stderr or done.stdout))
 

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from card.engines.row_costs import pass_cost_ms
-from card.speculation.control.costs import CONTENTION
+from card.speculation.control.interface import CONTENTION
 
 AGREEMENTS = (0.6, 0.75, 0.9)
 RANK_EXPONENT = 0.41

@@ -150,16 +150,18 @@ def line_up_in_process(
 ) -> list[Contender]:
     """Each system as its pacing runs best; `stack` ends what they run on.
 
-    Systems of equal settings share a draft's process.
+    A system whose pacing adapts has a pool, a draft's process and a controller of its own, so the
+    texts of no other system teach its controller. The others share them, where settings are equal.
     """
-    open_loops: list[tuple[Mapping[str, Any], Loops]] = []
+    open_loops: list[tuple[tuple[bool, Mapping[str, Any]], Loops]] = []
 
-    def beside(speculation: Mapping[str, Any]) -> Loops:
-        for settings, loops in open_loops:
-            if settings == speculation:
+    def beside(adapts: bool, speculation: Mapping[str, Any]) -> Loops:
+        for shared, loops in open_loops:
+            if shared == (adapts, speculation):
                 return loops
-        open_loops.append((speculation, stack.enter_context(pair.beside(**speculation))))
-        return open_loops[-1][1]
+        loops = stack.enter_context(pair.beside(**speculation))
+        open_loops.append(((adapts, speculation), loops))
+        return loops
 
     found: list[Contender] = []
     for name, system in systems.items():
@@ -178,7 +180,8 @@ def line_up_in_process(
             loops = stack.enter_context(pair.beside(**{**room, **system.speculation}))
             found += [_contender(name, system, pair, loops, gamma=gamma) for gamma in system.gammas]
         else:
-            found.append(_contender(name, system, pair, beside(system.speculation)))
+            loops = beside(pacing.adapts, system.speculation)
+            found.append(_contender(name, system, pair, loops))
     return found
 
 

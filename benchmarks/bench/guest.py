@@ -19,21 +19,20 @@ from bench.contest import tasks_of
 from bench.engines import draft_process
 from bench.in_process import Loops, own_pool
 from bench.measurement import Measurement, Task, geometric_mean
-from bench.peers import Mode, Worker
+from bench.peers import Mode, PeerError, Worker
 from bench.prompts import check_room, read_prompts
 from bench.runner import clock_of
+from bench.streams import measured
+from bench.vllm_peer import ALONE, OWN_MODES, worker
 from card.cache import Pool
 from card.decoding import TargetLoop, TargetTimes
 from card.serving.requests.vocabulary import Vocabulary
-from card.settings import REPOSITORY_ROOT, Settings, SettingsError, load_settings
+from card.settings import Settings, SettingsError, load_settings
 from card.speculation.pacing import PLAIN
-from card.vllm.target import VllmTarget, vllm_python
+from card.vllm.process import VllmProcess
 from card_gateway.template import read_model
 
-ALONE = "vllm"
-VLLM_MODES = (ALONE, "ngram:3", "ngram:7")
-"""vLLM's own ways; a number is how many tokens it drafts."""
-_LOOK_S = 0.0005
+_LOOK_S = 0.01
 
 
 class _Target:
@@ -42,11 +41,14 @@ class _Target:
     def __init__(self, pool: Pool, settings: Settings) -> None:
         self.times = TargetTimes()
         self._pool = pool
-        self.process = VllmTarget(settings, os.getpid())
+        self.process = VllmProcess(settings, "target", os.getpid())
         self._watch = self.process.make_loop(pool)
+        self._rings = pool.commit_bell.rings
 
     def step(self) -> None:
-        self._pool.commit_bell.wait(self._pool.commit_bell.rings, _LOOK_S)
+        bell = self._pool.commit_bell
+        bell.wait(self._rings, _LOOK_S)
+        self._rings = bell.rings  # before the caller looks, so that no commit is missed
         if not self._pool.states.any():
             self._watch.step()  # raises if it has ended
 
@@ -60,6 +62,10 @@ def guest(
     max_tokens: terminal.MaxTokens = 128,
     temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature.")] = 0.0,
     minutes: Annotated[float, typer.Option(min=0.1, help="No prompt is begun later.")] = 4.0,
+    modes: Annotated[
+        str, typer.Option(help="vLLM's own ways, with how many tokens they draft; vllm is plain.")
+    ] = ",".join(OWN_MODES),
+    streams: Annotated[int, typer.Option(min=1, help="Texts at the same time.")] = 1,
 ) -> None:
     """Measure CARD on vLLM beside vLLM alone: tokens per second, and the cost of the adapter."""
     console = Console()
@@ -72,18 +78,26 @@ def guest(
         read = read_prompts(prompts, tokenizer, limit, template.render)
         tasks = tasks_of(read, [temperature], max_tokens)
         check_room(read, max_tokens, settings.limits)
+        workers: dict[str, Worker] = {}
         with console.status("loading vLLM"):
-            workers = {mode: _worker(settings, mode) for mode in VLLM_MODES}
-            for worker in workers.values():
-                stack.callback(worker.stop)
+            for mode in modes.split(","):
+                try:
+                    workers[mode] = worker(settings, mode, streams)
+                except PeerError as error:
+                    console.print(f"left out: {error}", highlight=False, markup=False)
+                else:
+                    stack.callback(workers[mode].stop)
             loops = stack.enter_context(_loops(settings, tokenizer))
-        threads = settings.target.threads
+
+        def ours(task: Task, decoding: str) -> Measurement:
+            loops.use(settings.target.threads, decoding)
+            return measured(streams, *loops.write([task] * streams, streams, decoding))
 
         def systems(task: Task) -> Iterator[tuple[str, Measurement]]:
-            for mode, worker in workers.items():
-                yield mode, worker.complete(task, Mode(mode, "generate"), tokenizer)
-            yield "CARD, no candidates", loops.complete(task, PLAIN, threads=threads)
-            yield "CARD", loops.complete(task, "auto", threads=threads)
+            for mode, alone in workers.items():
+                yield mode, alone.complete(task, Mode(mode, "generate"), tokenizer)
+            yield "CARD, no candidates", ours(task, PLAIN)
+            yield "CARD", ours(task, "auto")
 
         found: defaultdict[str, dict[str, list[Measurement]]] = defaultdict(
             lambda: defaultdict(list)
@@ -111,20 +125,6 @@ def _loops(settings: Settings, tokenizer: Tokenizer) -> Iterator[Loops]:
                 yield Loops(pool, tokenizer, lambda threads, spreads: decodes)
         finally:
             target.process.close()
-
-
-def _worker(settings: Settings, mode: str) -> Worker:
-    target = settings.target
-    return Worker(
-        f"vllm {mode}",
-        [
-            str(vllm_python(settings)),
-            *(str(REPOSITORY_ROOT / "benchmarks/peers/vllm_worker.py"), "--mode", mode),
-            *("--target", str(target.path), "--draft", str(settings.draft.path)),
-            *("--dtype", target.dtype, "--context", str(settings.limits.context_tokens)),
-            *("--threads", str(target.threads)),
-        ],
-    )
 
 
 def lines(found: Mapping[str, Mapping[str, Sequence[Measurement]]]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -131,7 +131,10 @@ def _contender(worker: Worker, mode: Mode, tokenizer: Tokenizer) -> Contender:
 class Worker:
     """A peer's process; one request at a time."""
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """`environment` takes the place of this process's. Raises `PeerError`."""
         self._name = name
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `stop`)
         answers, theirs = os.pipe()
@@ -142,7 +145,7 @@ class Worker:
             stdout=self._log,
             stderr=self._log,
             pass_fds=(theirs,),
-            env=QUIETLY,
+            env=QUIETLY if environment is None else environment,
         )
         os.close(theirs)
         try:

@@ -12,9 +12,11 @@ from bench.contest import contest, line_up_in_process, line_up_served
 from bench.figures import Question
 from bench.peers import PEERS, PeerError, line_up_peer
 from bench.systems import SYSTEMS
+from bench.vllm_peer import ALONE, line_up_vllm
+from bench.vllm_peer import SYSTEMS as VLLM_SYSTEMS
 from card.speculation.pacing import PACINGS, PLAIN
 
-PeerName = Enum("PeerName", {name: name for name in PEERS}, type=str)  # type: ignore[misc]
+PeerName = Enum("PeerName", {name: name for name in (*PEERS, ALONE)}, type=str)  # type: ignore[misc]
 
 _WITHOUT_GROWTH = [name for name, pacing in PACINGS.items() if pacing.growth is None]
 _OURS = {name: SYSTEMS[name] for name in (PLAIN, *_WITHOUT_GROWTH)}
@@ -31,6 +33,7 @@ QUESTIONS = (
     Question("CARD / OpenVINO GenAI's best", "card", _OPENVINO),
     Question("auto / llama.cpp's best", "auto", _LLAMA_CPP),
     Question("auto / OpenVINO GenAI's best", "auto", _OPENVINO),
+    Question("auto / vLLM's best", "auto", VLLM_SYSTEMS),
     Question("auto through gRPC / in process", "auto@grpc", ("auto",)),
     Question("auto / autoregressive, both through gRPC", "auto@grpc", (f"{PLAIN}@grpc",)),
 )
@@ -46,13 +49,13 @@ def suite(
     temperature: terminal.Temperatures = None,
     peer: Annotated[
         list[PeerName] | None,
-        typer.Option(help="A peer. May be repeated.", show_default=", ".join(PEERS)),
+        typer.Option(help="A peer. May be repeated.", show_default=", ".join((*PEERS, ALONE))),
     ] = None,
     peers: Annotated[bool, typer.Option(help="Measure peers too.")] = True,
     grpc: Annotated[bool, typer.Option(help="Measure through a real server too.")] = True,
 ) -> None:
     """Measure our systems and their peers, interleaved in one run on the same weights."""
-    names = [name.value for name in peer] if peer else list(PEERS)
+    names = [name.value for name in peer] if peer else [*PEERS, ALONE]
     extent = terminal.Extent(
         prompts, max_tokens, json_file, settings_file, limit, minutes, temperature
     )
@@ -61,6 +64,9 @@ def suite(
         served = {name: SYSTEMS[name] for name in (PLAIN, "auto")} if grpc else {}
         found += line_up_served(stage.stack, stage.pair, settings_file, served)
         for name in names if peers else ():
+            if name == ALONE:
+                found += line_up_vllm(stage.stack, stage.pair, stage.tokenizer, stage.skipped)
+                continue
             try:
                 there = line_up_peer(PEERS[name], stage.pair, stage.tokenizer)
                 found += stage.stack.enter_context(there)

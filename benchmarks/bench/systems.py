@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from card.settings import Settings
+from card.settings import GUESTS, Settings
 from card.speculation.acceptance import RULES
 from card.speculation.drafters import DRAFTERS
 from card.speculation.drafters.growth import GROWTHS
@@ -82,7 +82,7 @@ def _unused() -> dict[str, System]:
     used |= {pacing.growth for pacing in PACINGS.values() if pacing.growth is not None}
     for system in SYSTEMS.values():
         used |= {system.decoding, system.acceptance, *map(str, system.speculation.values())}
-    ours = [name for name, it in DRAFTERS.items() if it.model != "tensorrt_llm"]
+    ours = [name for name, it in DRAFTERS.items() if it.model not in GUESTS]
     found = {name: System(name) for name in PACINGS}
     found |= {name: System(acceptance=name) for name in RULES}
     for setting, keys in (("drafter", ours), ("growth", GROWTHS), ("proposals", WITHOUT_DRAFT)):

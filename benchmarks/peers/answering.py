@@ -29,9 +29,14 @@ class Answer:
 Answering = Callable[[dict[str, Any]], Answer]
 
 
-def serve(load: Callable[[argparse.Namespace], Answering]) -> None:
-    """Load the models, then answer line by line until standard input ends."""
+def serve(load: Callable[[argparse.Namespace], Answering], **own: Any) -> None:
+    """Load the models, then answer line by line until standard input ends.
+
+    own  further options of the worker, with their defaults
+    """
     parser = argparse.ArgumentParser()
+    for name, default in own.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     for name in ("--target", "--draft", "--dtype"):
         parser.add_argument(name, required=True)
     for name in ("--context", "--threads", "--answers"):

@@ -1,52 +1,39 @@
 """vLLM: plain generation, or one of its own ways to speculate, by the mode of the whole process.
 
-python vllm_worker.py --mode ngram --target ... (the options of `answering`)
+python vllm_worker.py --mode ngram:3 --target ... (the options of `answering`). A mode is `vllm`,
+plain decoding, or vLLM's name of a method and how many tokens it drafts. `--streams 8` writes each
+text eight times at once.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import time
 from typing import Any
 
 from answering import Answer, serve
 
-NGRAMS = {"method": "ngram", "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+OPTIONS = {"ngram": {"prompt_lookup_max": 4, "prompt_lookup_min": 2}}
 _KV_BYTES = 1 << 30
 
 
 class Peer:
     """One engine."""
 
-    def __init__(self, options: argparse.Namespace, mode: str) -> None:
-        os.environ |= {
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": str(options.threads),
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_LOGGING_LEVEL": "WARNING",
-            "HF_HUB_OFFLINE": "1",
-        }
+    def __init__(self, options: argparse.Namespace) -> None:
         from vllm import EngineArgs, LLMEngine
 
-        speculative: dict[str, Any] = {}
-        kind, _, tokens = mode.partition(":")
-        if kind == "ngram":
-            speculative = {**NGRAMS, "num_speculative_tokens": int(tokens)}
-        elif kind == "draft_model":
-            speculative = {
-                "method": "draft_model",
-                "model": options.draft,
-                "num_speculative_tokens": int(tokens),
-            }
+        method, _, tokens = options.mode.partition(":")
+        speculative: dict[str, Any] = {"method": method, **OPTIONS.get(method, {})}
+        if method == "draft_model":
+            speculative["model"] = options.draft
+        self._streams = options.streams
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
                 model=options.target,
                 dtype=options.dtype,
                 max_model_len=options.context,
-                max_num_seqs=1,
+                max_num_seqs=options.streams,
                 enforce_eager=True,
                 # Each prompt comes again, and every other system reads it again.
                 enable_prefix_caching=False,
@@ -54,7 +41,9 @@ class Peer:
                 skip_tokenizer_init=True,
                 generation_config="vllm",
                 disable_log_stats=True,
-                speculative_config=speculative or None,
+                speculative_config=(
+                    {**speculative, "num_speculative_tokens": int(tokens)} if tokens else None
+                ),
             )
         )
 
@@ -70,20 +59,20 @@ class Peer:
             output_kind=RequestOutputKind.DELTA,
             seed=request["seed"] if request["temperature"] else None,
         )
-        tokens: list[int] = []
+        texts: dict[str, list[int]] = {str(number): [] for number in range(self._streams)}
+        prompt = TokensPrompt(prompt_token_ids=request["prompt"])
         started = time.perf_counter()
         first_token_s = 0.0
-        self._engine.add_request("0", TokensPrompt(prompt_token_ids=request["prompt"]), sampling)
+        for name in texts:
+            self._engine.add_request(name, prompt, sampling)
         while self._engine.has_unfinished_requests():
             for output in self._engine.step():
-                tokens += output.outputs[0].token_ids
-            if tokens and not first_token_s:
+                texts[output.request_id] += output.outputs[0].token_ids
+            if not first_token_s and all(texts.values()):
                 first_token_s = time.perf_counter() - started
+        tokens = [token for text in texts.values() for token in text]
         return Answer(tokens, time.perf_counter() - started, first_token_s)
 
 
 if __name__ == "__main__":
-    place = sys.argv.index("--mode")
-    chosen = sys.argv[place + 1]
-    del sys.argv[place : place + 2]
-    serve(lambda options: Peer(options, chosen))
+    serve(Peer, mode="vllm", streams=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from functools import cache
 from itertools import combinations
 from math import ceil
@@ -140,7 +140,7 @@ def _server(cell: Cell, **speculation: Any) -> SimulatedMachine:
 def _fixed_ms(cell: Cell, texts: range) -> Iterator[float]:
     """Of each fixed way, on a server that load was right about, behind a text by which it learns
     the rows that pay."""
-    right = Cell(*astuple(cell)[:-2], "works", ((1, 1.0),))
+    right = replace(cell, draft="works", load=((1, 1.0),))
     ways = {"ngrams": ("auto", {"drafter": "ngram"})}
     if cell.draft in ("works", "returns"):
         ways |= {"beside": ("card", {})}

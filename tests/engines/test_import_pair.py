@@ -396,7 +396,7 @@ def test_head_is_refused_when_it_reads_states_that_the_target_lacks(head: Path) 
 
 def test_head_is_refused_when_a_tensor_has_another_shape(head: Path) -> None:
     weights = load_file(head / "model.safetensors")
-    save_file(weights | {"fc.weight": weights["fc.weight"][:, :-1]}, head / "model.safetensors")
+    save_file(weights | {"fc.weight": weights["fc.weight"][:-1]}, head / "model.safetensors")
     result = import_head(head)
     assert result.exit_code == 1
     assert "fc.weight has the shape" in found(result, "head")

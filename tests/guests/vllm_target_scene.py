@@ -18,7 +18,7 @@ from card.constraints import Guide
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
-from card.vllm.target import VllmTarget, Watch
+from card.vllm.process import VllmProcess, Watch
 
 LIMIT_S = 120.0
 SLOTS = 16
@@ -82,14 +82,14 @@ class RunningTarget:
         self._what, self._limit_s = "", 0.0
         self.pool = Pool.create(settings.cache.directory, os.getpid(), pool_geometry(settings))
         self.slots = [self.pool.card_slot(index) for index in range(settings.cache.slots)]
-        self.target: VllmTarget
+        self.target: VllmProcess
         self._watch: Watch
         self._what, self._limit_s = "", 0.0
         self.start()
 
     def start(self) -> None:
         """As Triton's process does at first, and when it is loaded again."""
-        self.target = VllmTarget(self.settings, os.getpid())
+        self.target = VllmProcess(self.settings, "target", os.getpid())
         self._watch = self.target.make_loop(self.pool)
 
     @property

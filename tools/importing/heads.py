@@ -10,14 +10,15 @@ from statistics import fmean
 
 from bench.lag_blocks import Blocks, Written, states_of
 from bench.prompts import Prompt
-from card.engines.architecture import Architecture, read_architecture
-from card.engines.interface import Engine, EngineError
+from card.engines.architecture import Architecture
+from card.engines.interface import EngineError
 from card.engines.options import EngineOptions
 from card.loading import load_engine
 from card.sampling import SamplingParameters
 from card.settings import CacheSettings, Settings
 from card.speculation.drafters.heads.formats import HeadConfig, head_of
 from card.speculation.drafters.heads.loading import load_head
+from card.speculation.drafters.heads.reading import read_head
 from importing.agreement import write_alone
 from importing.checks import Finding, Model, PairError, Verdict, check_target
 from model_files import ModelFilesError, model_files_of
@@ -45,19 +46,18 @@ def check_head(head: HeadConfig, path: Path, target: Model) -> list[Finding]:
     """Everything that can be said before the target is loaded; the head is small, and is loaded."""
     findings = check_target(target)
     try:
-        a = read_architecture(target.path)
+        _, own, a = read_head(path, target.path)
     except EngineError as error:
         return [Finding("head", Verdict.UNMET, str(error)), *findings]
+    taps, options = _taps(head, a), EngineOptions(context=64, sessions=1, paths=0, pending=64)
     try:
-        options = EngineOptions(context=64, sessions=1, paths=0, pending=64, threads=1)
-        engine = load_head(path, target.path, options)
+        load_head(path, target.path, options)
     except EngineError as error:
-        return [Finding("head", Verdict.UNMET, str(error)), _taps(head, a), *findings]
-    return [_found(head, engine), _taps(head, a), _takes(head, path, a), *findings]
+        return [Finding("head", Verdict.UNMET, str(error)), taps, *findings]
+    return [_found(head, own), taps, _takes(head, path, a), *findings]
 
 
-def _found(head: HeadConfig, engine: Engine) -> Finding:
-    a = engine.architecture
+def _found(head: HeadConfig, a: Architecture) -> Finding:
     makes = f"blocks of {head.block} tokens" if head.block > 1 else "one token a pass"
     detail = f"{head.kind}: {a.layers} layer{'s' * (a.layers > 1)} of {a.hidden} numbers; {makes}"
     return Finding("head", Verdict.MET, detail)

@@ -21,7 +21,7 @@ def make_drafters(
 ) -> dict[str, Drafter]:
     """Drafters by registry key; empty where candidates need no draft.
 
-    model  the drafter's engine: an `Engine`, or TensorRT-LLM's `Runtime`
+    model  the drafter's engine: an `Engine`, or the `Chains` of another project's
     small  the engine of `draft_small`, for a drafter that runs on two engines
     """
     key = settings.drafter
@@ -58,7 +58,8 @@ def _frozen_ngrams(settings: Settings, vocabulary: int) -> Followers | None:
 
 def draft_config(settings: Settings) -> DraftConfig:
     """The drafters' configuration."""
-    speculation, tensorrt = settings.speculation, settings.draft.tensorrt_llm
+    speculation, draft = settings.speculation, settings.draft
+    guest = draft.vllm if settings.engine_of(draft) == "vllm" else draft.tensorrt_llm
     makes_blocks = issubclass(DRAFTERS.get(settings.drafter, object), ParallelDrafter)
     drafts_blocks = makes_blocks and speculation.block != "auto"
     block = int(speculation.block) if drafts_blocks else 1
@@ -77,9 +78,8 @@ def draft_config(settings: Settings) -> DraftConfig:
         parcel=speculation.parcel,
         adapts=speculation.rows == "auto",
         prefill_chunk=settings.serving.prefill_chunk,
-        side_branches=tensorrt.side_branches,
-        side_branch_tokens=tensorrt.side_branch_tokens,
+        side_branches=guest.side_branches,
+        side_branch_tokens=guest.side_branch_tokens,
         mask_ids=settings.draft.mask_ids if block > 1 else (),
         block=block,
-        stall_timeout_s=tensorrt.stall_timeout_s,
     )

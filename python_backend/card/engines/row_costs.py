@@ -43,6 +43,12 @@ def pass_cost_ms(measured_ms: Mapping[int, float], rows: int) -> float:
     return last_ms + max(0.0, slope_ms) * (rows - last)
 
 
+def chain_tokens(rows: float, chance: float) -> float:
+    """Expected tokens of a chain of `rows` - 1 candidates behind the last committed token, each
+    accepted with `chance`: (1 - chance^rows) / (1 - chance)."""
+    return float(rows) if chance >= 1.0 else float((1.0 - chance**rows) / (1.0 - chance))
+
+
 class CostCurve:
     """`pass_cost_ms` of one curve, computed once for each number of rows.
 

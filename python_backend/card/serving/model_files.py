@@ -25,8 +25,9 @@ from card.serving.log import EventLog
 from card.serving.notices import LOAD_ERRORS
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import GUESTS, ModelSettings, Settings
+from card.settings.models import DraftSettings, TargetSettings
 from card.speculation.drafters.heads.reading import read_head
-from card.vllm.target import vllm_python
+from card.vllm.process import vllm_python
 from model_files import ModelFiles, ModelFilesError, model_files_of
 from model_files.cautions import cautions
 from model_files.interface import special_tokens
@@ -134,8 +135,8 @@ def check_model_files(settings: Settings) -> str | None:
                     "read; name a Hugging Face directory, or set "
                     f"{role}.engine to auto, openvino or torch"
                 )
-            if engine == "vllm":
-                vllm_python(settings)
+            if engine == "vllm" and isinstance(model, (TargetSettings, DraftSettings)):
+                vllm_python(model)
             if role != "target":
                 shared_vocabulary(model.path, settings.target.path)
         Vocabulary.load(settings.target.path)

@@ -11,10 +11,10 @@ from card.cores import usable_cores
 from card.settings.section import Section
 
 DECIDED = {
-    "model": "target.path",
-    "tokenizer": "target.path",
+    "model": "path",
+    "tokenizer": "path",
     "runner": "CARD",
-    "dtype": "target.dtype",
+    "dtype": "dtype",
     "max_model_len": "limits.context_tokens",
     "max_num_seqs": "cache.slots",
     "max_logprobs": "limits.top_log_probs",
@@ -25,13 +25,13 @@ DECIDED = {
     "data_parallel_size": "the number of services",
     "disable_log_stats": "CARD",
 }
-"""Arguments of vLLM that `target.vllm` does not take, and what decides them."""
+"""Arguments of vLLM that a section `vllm` does not take, and what decides them."""
 
 _OF_CODE = "trust_remote_code"
 
 
 class VllmSettings(Section):
-    """The target under vLLM (docs/vllm.md); any other field is an argument of vLLM's `EngineArgs`,
+    """The model under vLLM (docs/vllm.md); any other field is an argument of vLLM's `EngineArgs`,
     such as `tensor_parallel_size` or `quantization`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
@@ -43,7 +43,7 @@ class VllmSettings(Section):
         "(scripts/setup --vllm), or else the one that runs Triton.",
     )
     devices: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (), description="CUDA devices of the target, as `nvidia-smi` counts them; empty: none."
+        (), description="CUDA devices of the model, as `nvidia-smi` counts them; empty: none."
     )
     environment: dict[Annotated[str, Field(pattern="^(VLLM|NCCL|RAY|OMP)_[A-Z0-9_]+$")], str] = (
         Field({}, description="Environment variables of vLLM's process.")
@@ -67,6 +67,14 @@ class VllmSettings(Section):
     def arguments(self) -> dict[str, object]:
         """Arguments of vLLM's `EngineArgs`, as they were given."""
         return dict(self.model_extra or {})
+
+
+class DraftVllmSettings(VllmSettings):
+    """The draft under vLLM: a main continuation a session, and side branches; any other field is an
+    argument of vLLM's `EngineArgs`."""
+
+    side_branches: int = Field(0, ge=0, le=8, description="Side branches of a session.")
+    side_branch_tokens: int = Field(4, ge=1, le=64, description="Most tokens of each.")
 
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[3]
@@ -223,6 +231,7 @@ class DraftSettings(ModelSettings):
         "`transformers`' `hidden_states`. Empty: those that its config.json names.",
     )
     tensorrt_llm: DraftTensorRTSettings = DraftTensorRTSettings()
+    vllm: DraftVllmSettings = DraftVllmSettings()
 
 
 class SmallDraftSettings(ModelSettings):

@@ -88,8 +88,8 @@ class Settings(BaseSettings):
             models["draft_small"] = self.draft_small
         for name, model in models.items():
             engine = self.engine_of(model)
-            if name == "draft_small" and engine == "tensorrt_llm":
-                yield "draft_small.engine is tensorrt_llm; allowed: auto, openvino, torch"
+            if name == "draft_small" and engine in GUESTS:
+                yield f"draft_small.engine is {engine}; allowed: auto, openvino, torch"
             if engine == "vllm":
                 yield from self._unserved_by_vllm(name, model)
                 continue
@@ -113,9 +113,6 @@ class Settings(BaseSettings):
 
     def _unserved_by_vllm(self, name: str, model: ModelSettings) -> Iterator[str]:
         """What a model under vLLM does not serve."""
-        if not isinstance(model, TargetSettings):
-            yield f"{name}.engine is vllm, which runs the target; allowed: auto, openvino, torch"
-            return
         if model.device != "cpu":
             yield (
                 f"{name}.device is {model.device}; engine vllm takes CUDA devices as "
@@ -126,6 +123,8 @@ class Settings(BaseSettings):
                 f"{name}.dtype {model.dtype} is not vLLM's; allowed: auto, bfloat16, float16, "
                 f"float32, and {name}.vllm.quantization"
             )
+        if name != "target":
+            return
         if PACINGS[self.decoding].waits:
             yield self._no_waiting("vllm")
         if not SHAPES[self.speculation.query].is_chain:
@@ -193,8 +192,8 @@ class Settings(BaseSettings):
     @property
     def _drafters(self) -> list[str]:
         """Drafters that run on the draft's engine or without one, the preferred one first."""
-        on_tensorrt = self.engine_of(self.draft) == "tensorrt_llm"
-        fits = ("tensorrt_llm", "none") if on_tensorrt else ("engine", "engines", "head", "none")
+        engine = self.engine_of(self.draft)
+        fits = (engine, "none") if engine in GUESTS else ("engine", "engines", "head", "none")
         fitting = [name for name, drafter in DRAFTERS.items() if drafter.model in fits]
         return [*fitting, *WITHOUT_DRAFT]
 
@@ -242,6 +241,6 @@ class Settings(BaseSettings):
     def _devices(self, model: TargetSettings | DraftSettings) -> set[str]:
         if self.engine_of(model) == "tensorrt_llm":
             return {f"cuda:{device}" for device in model.tensorrt_llm.devices}
-        if isinstance(model, TargetSettings) and self.engine_of(model) == "vllm":
+        if self.engine_of(model) == "vllm":
             return {f"cuda:{device}" for device in model.vllm.devices} or {"cpu"}
         return {"cuda:0" if model.device == "cuda" else model.device}

@@ -9,11 +9,12 @@ from types import ModuleType
 from typing import Any
 
 from card.cache import Geometry
+from card.engines.guest.drafts import check_vocabulary
 from card.engines.interface import EngineError
 from card.engines.tensorrt_llm.requests import check_version, installed_version
 from card.engines.tensorrt_llm.runtime import Runtime, import_tensorrt_llm
 from card.engines.tensorrt_llm.workers import Workers
-from card.engines.vocabulary import shared_vocabulary, vocabulary_size
+from card.engines.vocabulary import vocabulary_size
 from card.settings import ModelSettings, Role, Settings, TensorRTSettings
 from card.tensorrt_llm.lookup import LookupSettings
 from model_files.json_file import JsonFileError, read_json_object
@@ -28,12 +29,7 @@ def load_runtime(settings: Settings, role: Role, geometry: Geometry, server_pid:
     does not fit."""
     check_version(installed_version())
     if role == "draft":
-        shared = shared_vocabulary(settings.draft.path, settings.target.path)
-        if not shared.is_whole:
-            raise EngineError(
-                f"{settings.draft.path}: {shared.note}; TensorRT-LLM cannot leave some out: "
-                "take a draft with the target's vocabulary, or draft.engine: torch"
-            )
+        check_vocabulary(settings.draft.path, settings.target.path, "TensorRT-LLM")
     model = settings.draft if role == "draft" else settings.target
     package = import_tensorrt_llm(model.tensorrt_llm.devices)
     if role == "draft":

@@ -8,24 +8,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from card.cache import (
-    ROOT,
-    Candidates,
-    Finish,
-    Geometry,
-    Pool,
-    SlotRequest,
-    Step,
-    TargetSlot,
-    best_chain,
-    descend,
-    num_agreed,
-)
-from card.speculation.pacing import PACINGS
+from card.cache import Candidates, Finish, Geometry, Pool, SlotRequest, num_agreed
+from card.decoding.guest import commit, follow
+from card.decoding.session import NO_QUERY, Query, TargetSession
+from card.speculation.control import Share
+from card.speculation.sources import make_sources
 from card.tensorrt_llm.bindings import Bindings
 
 _DUMMIES = ("is_dummy", "is_attention_dp_dummy", "is_cuda_graph_dummy")
@@ -63,11 +54,11 @@ class LookupSettings:
 
 
 @dataclass(slots=True)
-class _Session:
-    slot: TargetSlot
-    session_id: int
-    request: SlotRequest
-    offered: list[int] = field(default_factory=list)
+class _Asked:
+    """A session, and what its request was last offered."""
+
+    session: TargetSession
+    offered: Query = NO_QUERY
 
 
 def runs(pid: int) -> bool:
@@ -92,7 +83,9 @@ class CandidateLookup:
         self._runs = runs
         self._pool: Pool | None = None
         self._bindings: Bindings | None = None
-        self._sessions: dict[int, _Session] = {}
+        self._sessions: dict[int, _Asked] = {}
+        self._sources = make_sources("chain", 1, "ngram")
+        self._share = Share(drafts=True, num_rows=settings.candidates + 1, ngram_tokens=0)
         self._first = 0
 
     def answer(self, requests: Sequence[EngineRequest]) -> list[list[int]]:
@@ -162,9 +155,7 @@ class CandidateLookup:
 
     # --- one request --------------------------------------------------------------------------
 
-    def _session(
-        self, request: EngineRequest, bound: dict[int, tuple[int, int]]
-    ) -> _Session | None:
+    def _session(self, request: EngineRequest, bound: dict[int, tuple[int, int]]) -> _Asked | None:
         """The open session that the request decodes; None if it is unknown, dummy or closed."""
         client_id = getattr(request, "py_client_id", None)
         if client_id is None or any(getattr(request, name, False) for name in _DUMMIES):
@@ -172,60 +163,41 @@ class CandidateLookup:
         slot_index, session_id = bound.get(client_id, (-1, 0))
         if slot_index < 0 or self._pool is None:
             return None
-        session = self._sessions.get(slot_index)
-        if session is None or session.session_id != session_id:
+        asked = self._sessions.get(slot_index)
+        if asked is None or asked.session.session_id != session_id:
             slot = self._pool.target_slot(slot_index)
             opened = slot.opened()
             if opened is None:
                 return None
-            session = self._sessions[slot_index] = _Session(slot, *opened)
+            asked = _Asked(follow(slot, *opened, self._settings.vocabulary))
+            self._sessions[slot_index] = asked
+        session = asked.session
         is_its_own = session.session_id == session_id and session.slot.is_open(session_id)
-        return session if is_its_own else None
+        return asked if is_its_own else None
 
-    def _unasked(self, request: EngineRequest, session: _Session | None) -> list[int]:
+    def _unasked(self, request: EngineRequest, asked: _Asked | None) -> list[int]:
         """The answer to a request beyond the time limit: no candidates. A request without
         speculation gets ids that cannot be accepted, because the runtime would fill the list up."""
-        if session is None or PACINGS[session.request.pacing].queries:
+        if asked is None or asked.session.queries:
             return []
-        return _unacceptable(session.request, self._room(session, len(request.get_tokens(0))))
+        wanted = asked.session.request
+        room = len(wanted.prompt) + wanted.max_tokens - 1 - len(request.get_tokens(0))
+        return _unacceptable(wanted, min(self._settings.candidates, room))
 
-    def _room(self, session: _Session, length: int) -> int:
-        """Candidates that may stand behind a text of `length` tokens: the last token of a request
-        is always the target's own."""
-        last = len(session.request.prompt) + session.request.max_tokens - 1
-        return min(self._settings.candidates, last - length)
-
-    def _candidates(
-        self, request: EngineRequest, session: _Session, bindings: Bindings
-    ) -> list[int]:
-        tokens = list(request.get_tokens(0))
+    def _candidates(self, request: EngineRequest, asked: _Asked, bindings: Bindings) -> list[int]:
+        session, tokens = asked.session, list(request.get_tokens(0))
         accepted = _newly_accepted(session, tokens)
         if accepted is None:
             return []
         if accepted and is_published_by_hook(session.request):
-            publish(session.slot, accepted, session.offered)
+            publish(session, accepted, asked.offered)
             session.slot.count_time(runs=True)
-        limit = self._room(session, len(tokens))
-        session.offered = self._query(session, tokens, limit)
-        bindings.offer(session.slot.index, session.session_id, len(tokens), session.offered)
-        if not PACINGS[session.request.pacing].queries:
-            return _unacceptable(session.request, limit)
-        return list(session.offered)
-
-    def _query(self, session: _Session, tokens: list[int], limit: int) -> list[int]:
-        """The likeliest continuation of the committed text, at most `limit` tokens."""
-        if limit < 1 or not PACINGS[session.request.pacing].queries:
-            return []
-        found: list[int] = []
-        tree = session.slot.tree(
-            session.session_id, self._settings.vocabulary, remote=session.request.is_remote
-        )
-        if tree is not None and 0 <= tree.root_length <= len(tokens):
-            node = descend(tree, ROOT, tokens[tree.root_length :])
-            if node is not None:
-                found = best_chain(tree, node, limit).tokens
-        session.slot.count_query(hit=bool(found))
-        return found
+        for token in tokens[len(session.history) :]:  # another process publishes them
+            session.history.append(token)
+        asked.offered = session.query(self._sources, self._share)
+        offered = list(asked.offered.candidates.tokens)
+        bindings.offer(session.slot.index, session.session_id, len(tokens), offered)
+        return offered if session.queries else self._unasked(request, asked)
 
 
 def is_published_by_hook(request: SlotRequest) -> bool:
@@ -234,7 +206,7 @@ def is_published_by_hook(request: SlotRequest) -> bool:
     return not request.log_probabilities
 
 
-def _newly_accepted(session: _Session, tokens: list[int]) -> list[int] | None:
+def _newly_accepted(session: TargetSession, tokens: list[int]) -> list[int] | None:
     """Tokens that the runtime accepted since the last commit; None if the two do not fit.
 
     They fit if what is committed is where the runtime's text had it: then the request is the
@@ -260,13 +232,10 @@ def _unacceptable(request: SlotRequest, count: int) -> list[int]:
     return [*request.parameters.end_ids[:1]] * max(count, 0)
 
 
-# --- publishing -----------------------------------------------------------------------------------
-
-
 def publish(
-    slot: TargetSlot,
+    session: TargetSession,
     tokens: list[int],
-    offered: Sequence[int] | None,
+    offered: Query,
     finish: Finish = Finish.RUNNING,
     log_probabilities: Sequence[float] = (),
 ) -> None:
@@ -274,25 +243,18 @@ def publish(
 
     Such passes occur before the hook knows the request, and after the time limit of queries.
 
-    offered  the candidates of the first pass; the runtime accepts them while they equal its own
-             choice, and the token behind them is its own, like every later one; None: not known,
-             all tokens count as one pass's
+    offered  the candidates of the first pass
     """
-    accepted = num_agreed(tokens[:-1], offered or ())  # the last token is never a candidate
-    # Counters come first, so that they are complete when `card` sees the last token.
-    if offered is None:
-        slot.count_step(len(tokens), 0, 0, rejected=False)
-    elif tokens:
-        rejected = accepted < len(offered) and tokens[accepted] != offered[accepted]
-        slot.count_step(accepted + 1, accepted, len(offered), rejected=rejected)
-        for _ in tokens[accepted + 1 :]:
-            slot.count_step(1, 0, 0, rejected=False)
-    if slot.is_traced:
-        chain = Candidates.chain(list(offered or ()), [])
-        slot.trace(Step(chain, len(chain), accepted, len(tokens), queried_ns=time.monotonic_ns()))
-    slot.commit(
-        tokens,
-        [index < accepted for index in range(len(tokens))],
-        list(log_probabilities) or [0.0] * len(tokens),
-        finish,
-    )
+    logged = list(log_probabilities) or [0.0] * len(tokens)
+    first = num_agreed(tokens, offered.candidates.tokens) + 1
+    ends = [min(first, len(tokens)), *range(first + 1, len(tokens) + 1)]
+    begin, query = 0, offered
+    for end in ends:
+        ended = finish if end == len(tokens) else Finish.RUNNING
+        commit(session, tokens[begin:end], query, ended, logged[begin:end])
+        begin, query = end, NO_QUERY
+
+
+def chain_of(tokens: Sequence[int]) -> Query:
+    """Candidates that the hook offered, as a query."""
+    return Query(Candidates.chain(list(tokens), [1.0] * len(tokens)), len(tokens))

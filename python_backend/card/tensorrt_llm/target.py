@@ -9,15 +9,17 @@ hook does not follow (it is attached to no pool yet) are published here altogeth
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from card.cache import Finish, Pool, SlotRequest, SlotState, SlotWatch, TargetSlot
+from card.decoding.guest import follow
 from card.engines.tensorrt_llm.requests import sampling_arguments
 from card.engines.tensorrt_llm.runtime import Runtime, SessionTasks
 from card.settings import Settings
 from card.tensorrt_llm.bindings import Bindings
-from card.tensorrt_llm.lookup import is_published_by_hook, publish
+from card.tensorrt_llm.lookup import chain_of, is_published_by_hook, publish
 
 log = logging.getLogger(__name__)
 
@@ -121,13 +123,12 @@ class TensorRTTargetLoop:
         if followed:
             self._bindings.bind(slot.index, output.request_id, session_id)
         elsewhere = followed and is_published_by_hook(request)
-        offered: list[int] | None = None if followed else []
         if not slot.is_open(session_id):  # closed while it was requested
             output.abort()
         async for _ in output:
             self._tasks.progress()
             if not elsewhere and not output.finished:
-                self._commit(session, first, offered, Finish.RUNNING)
+                self._commit(session, first, (), Finish.RUNNING)
         if slot.is_open(session_id):
             self._finish(session, first)
 
@@ -149,14 +150,16 @@ class TensorRTTargetLoop:
         self._commit(session, first, offered, finish)
 
     def _commit(
-        self, session: _Session, first: int, offered: list[int] | None, finish: Finish
+        self, session: _Session, first: int, offered: Sequence[int], finish: Finish
     ) -> None:
         """Publish what is not yet; `first` tokens were committed before the request."""
         completion, slot = session.output.outputs[0], session.slot
         known = slot.committed(session.session_id) - first
         tokens = completion.token_ids[known:]
         if tokens or finish is not Finish.RUNNING:
-            publish(slot, tokens, offered, finish, _log_probabilities(completion, known))
+            followed = follow(slot, session.session_id, session.request, 0)
+            logged = _log_probabilities(completion, known)
+            publish(followed, tokens, chain_of(offered), finish, logged)
 
 
 class TensorRTTarget:

@@ -1,10 +1,11 @@
-"""CARD around vLLM: vLLM decodes in a process of its own, and CARD gives it candidates.
+"""CARD around vLLM, in a process of its own: it decodes with CARD's candidates, or it drafts.
 
-`target`    the side of Triton's process: starts vLLM's process and watches it
-`__main__`  vLLM's process, with `service` as its loop
+`process`   the side of Triton's process: starts vLLM's process and watches it
+`__main__`  vLLM's process
 `loop`      the target's loop over vLLM: query, one step of vLLM, commit
 `engine`    vLLM's engine core, and the requests in it
 `proposer`  what makes vLLM verify candidates
+`chains`    the requests of a draft under vLLM
 
-`target` alone runs without vLLM.
+`process` alone runs without vLLM.
 """

@@ -24,12 +24,14 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.outputs import DraftTokenIds
 from vllm.v1.request import RequestStatus
 
-from card.cache import NO_SALT, SlotRequest
+from card.cache import SlotRequest
+from card.engines.guest.drafts import salt_of
 from card.engines.interface import EngineError, Text
 from card.engines.vllm.arguments import engine_arguments, sampling_arguments
 from card.engines.vllm.guides import structured_output
 from card.sampling import SamplingParameters
-from card.settings import Settings
+from card.settings import Role, Settings
+from card.settings.models import DraftSettings, TargetSettings
 from card.speculation.control import CONTROLLERS
 from card.speculation.control.fixed import UNMEASURED_ROWS
 
@@ -61,6 +63,35 @@ def _refusal(what: str) -> Iterator[None]:
         raise EngineError(f"{what}: {' '.join(str(error).split())}") from error
 
 
+def loaded_engine(
+    role: Role,
+    model: TargetSettings | DraftSettings,
+    *,
+    context: int,
+    texts: int,
+    likeliest: int,
+    candidates: int = 0,
+) -> LLMEngine:
+    """vLLM with the model of a role; numbers as of `engine_arguments`. Its end ends its core.
+
+    Raises `EngineError` if vLLM refuses an argument or the model.
+    """
+    arguments = engine_arguments(
+        role,
+        model.vllm.arguments,
+        [field.name for field in dataclasses.fields(EngineArgs)],
+        model=str(model.path),
+        dtype=model.dtype,
+        context=context,
+        texts=texts,
+        likeliest=likeliest,
+        candidates=candidates,
+        on_processor=not model.vllm.devices,
+    )
+    with _refusal(f"{model.path}: vLLM cannot load it"):
+        return LLMEngine.from_engine_args(EngineArgs(**arguments))
+
+
 class VllmEngine:
     """The core, and a number for each session that the loop opens. Of `card.engines.Engine` it has
     what concerns sessions; vLLM forwards rows by itself.
@@ -75,21 +106,15 @@ class VllmEngine:
         self.vocabulary = vocabulary
         self.context = settings.limits.context_tokens
         self.most_rows = settings.serving.prefill_chunk
-        target = settings.target
-        arguments = engine_arguments(
-            target.vllm.arguments,
-            [field.name for field in dataclasses.fields(EngineArgs)],
-            model=str(target.path),
-            dtype=target.dtype,
+        path = settings.target.path
+        self._engine = engine = loaded_engine(
+            "target",
+            settings.target,
             context=self.context,
-            slots=settings.cache.slots,
+            texts=settings.cache.slots,
             likeliest=settings.limits.top_log_probs,
             candidates=candidates_of(settings),
-            on_processor=not target.vllm.devices,
         )
-        with _refusal(f"{target.path}: vLLM cannot load it"):
-            engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-        self._engine = engine  # its end would end the core
         self._inputs = engine.input_processor
         self._tasks = engine.get_supported_tasks()
         self._core = engine.engine_core.engine_core
@@ -98,7 +123,7 @@ class VllmEngine:
         self._ids: dict[int, str] = {}
         self._sessions: dict[str, int] = {}
         measures = self._speculates and chooses_rows(settings)
-        with _refusal(f"{target.path}: vLLM cannot run it"):
+        with _refusal(f"{path}: vLLM cannot run it"):
             costs = self._measure(candidates_of(settings) if measures else 0)
         self.row_costs_ms = costs if measures else {}
 
@@ -133,11 +158,6 @@ class VllmEngine:
     ) -> None:
         """Ask vLLM to continue `prompt`; `written` as of `sampling_arguments`. Raises `ValueError`
         saying what vLLM does not take."""
-        salt = None
-        if not request.reuses_kv:
-            salt = f"session {session}"
-        elif request.salt != NO_SALT:
-            salt = request.salt.hex()
         try:
             arguments = sampling_arguments(request, written, with_seed=with_seed)
             if request.guide is not None:
@@ -150,7 +170,7 @@ class VllmEngine:
                 parameters._bad_words_token_ids = [list(word) for word in bad_words]
             made = self._inputs.process_inputs(
                 str(session),
-                tokens_input(list(prompt), cache_salt=salt),
+                tokens_input(list(prompt), cache_salt=salt_of(request, session)),
                 parameters,
                 supported_tasks=self._tasks,
             )

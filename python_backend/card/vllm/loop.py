@@ -14,9 +14,10 @@ from typing import Any, cast
 import numpy as np
 from vllm.v1.engine import FinishReason
 
-from card.cache import Finish, Pool, num_agreed
+from card.cache import Finish, Pool
 from card.constraints import Guide
 from card.constraints.compiler import GuideCompiler
+from card.decoding.guest import commit
 from card.decoding.loop import TargetLoop, Turn
 from card.decoding.session import NO_QUERY, Query, TargetSession
 from card.engines import Engine, SequenceTokens
@@ -201,28 +202,17 @@ class VllmLoop(TargetLoop):
             return None
         if not tokens:
             return None
-        for token in tokens:
-            session.history.append(token)
-        chain = query.candidates.tokens
-        agreed = num_agreed(tokens, chain)
-        result = VerifyResult(
-            tokens,
-            [place < agreed for place in range(len(tokens))],
-            [0.0] * len(tokens),
-            rows=list(range(agreed + 1)),
-            finish=finish,
-            rejected=agreed < min(len(chain), len(tokens)),
-        )
+        logged: list[float] = []
+        likeliest: list[Likeliest] = []
         if session.request.log_probabilities and output.new_logprobs is not None:
             ids, values = output.new_logprobs[:2]
-            result.log_probabilities = values[known:, 0].tolist()
+            logged = values[known:, 0].tolist()
             if count := session.request.likeliest:
-                result.likeliest = [
+                likeliest = [
                     _likeliest(row_ids, row, count)
                     for row_ids, row in zip(ids[known:], values[known:], strict=True)
                 ]
-        session.commit(result, query)
-        return result
+        return commit(session, tokens, query, finish, logged, likeliest)
 
 
 def _likeliest(ids: Any, log_probabilities: Any, count: int) -> Likeliest:

@@ -13,6 +13,7 @@ from tensorrt_double import GEOMETRY, VOCABULARY, Cache
 
 from card.cache import CardSlot, DraftProgress, Finish, Pool, Tree
 from card.drafting import DraftLoop, make_drafters
+from card.engines.tensorrt_llm.chains import TensorRTChains
 from card.settings import Settings
 
 PROMPT = [5, 6, 7]
@@ -36,7 +37,9 @@ class Draft:
                 },
             }
         )
-        self.loop = DraftLoop(make_drafters(self.runtime, settings), pool, apart=True)
+        self.loop = DraftLoop(
+            make_drafters(TensorRTChains(self.runtime, 60), settings), pool, apart=True
+        )
 
     def open(self, **config: object) -> CardSlot:
         slot = self.cache.open(PROMPT, **config)  # type: ignore[arg-type]

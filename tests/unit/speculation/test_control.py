@@ -117,10 +117,11 @@ def test_choice_when_a_trial_gains_takes_the_way_until_it_loses_to_decoding_alon
             in_turns = choice.way is Way.TURNS
             choice.learn(tokens_in_turns if in_turns else 1, 20.0 if in_turns else 10.0, 10.0, 1)
 
-    passes(4)
-    assert choice.settled is Way.TURNS
-    passes(1)
-    assert choice.settled is Way.ALONE
+    ways = []
+    for count in (4, 1):
+        passes(count)
+        ways.append(choice.settled)
+    assert ways == [Way.TURNS, Way.ALONE]
 
 
 def test_choice_when_the_draft_dies_goes_on_alone() -> None:

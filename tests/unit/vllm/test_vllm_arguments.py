@@ -12,19 +12,21 @@ from card.engines import EngineError
 from card.engines.vllm.arguments import engine_arguments, sampling_arguments
 from card.sampling import SamplingParameters
 from card.settings import Settings
-from card.vllm.target import environment_of, vllm_python
+from card.settings.models import TargetSettings
+from card.vllm.process import environment_of, vllm_python
 
 KNOWN = ("tensor_parallel_size", "quantization", "enforce_eager", "kv_cache_memory_bytes")
 
 
 def engine(given: dict[str, object], *, candidates: int = 7, on_processor: bool = True) -> Any:
     return engine_arguments(
+        "target",
         given,
         KNOWN,
         model="/models/target",
         dtype="auto",
         context=4352,
-        slots=16,
+        texts=16,
         likeliest=20,
         candidates=candidates,
         on_processor=on_processor,
@@ -74,8 +76,9 @@ def test_what_a_lost_process_wrote_counts_for_the_limits() -> None:
     assert (asked["max_tokens"], asked["min_tokens"]) == (25, 5)
 
 
-def settings(**vllm: Any) -> Settings:
-    return Settings.model_validate({"target": {"engine": "vllm", "threads": 2, "vllm": vllm}})
+def target(**vllm: Any) -> TargetSettings:
+    given = {"target": {"engine": "vllm", "threads": 2, "vllm": vllm}}
+    return Settings.model_validate(given).target
 
 
 def test_process_does_not_inherit_what_belongs_to_tritons_python() -> None:
@@ -85,7 +88,7 @@ def test_process_does_not_inherit_what_belongs_to_tritons_python() -> None:
         "PATH": "/bin",
         "LD_LIBRARY_PATH": "/cuda/lib",
     }
-    made = environment_of(settings(environment={"VLLM_LOGGING_LEVEL": "INFO"}), inherited)
+    made = environment_of(target(environment={"VLLM_LOGGING_LEVEL": "INFO"}), inherited)
     assert "PYTHONHOME" not in made
     assert "CARD_CACHE__SLOTS" not in made
     assert made["LD_LIBRARY_PATH"] == "/cuda/lib"
@@ -93,11 +96,11 @@ def test_process_does_not_inherit_what_belongs_to_tritons_python() -> None:
 
 
 def test_process_sees_its_devices_alone() -> None:
-    made = environment_of(settings(devices=[2, 3]), {})
+    made = environment_of(target(devices=[2, 3]), {})
     assert made["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert "OMP_NUM_THREADS" not in made
 
 
 def test_python_that_is_not_there_is_named() -> None:
-    with pytest.raises(EngineError, match=r"target\.vllm\.python: /nowhere/python does not exist"):
-        vllm_python(settings(python="/nowhere/python"))
+    with pytest.raises(EngineError, match=r"vllm\.python: /nowhere/python does not exist"):
+        vllm_python(target(python="/nowhere/python"))

@@ -16,19 +16,19 @@ from card.cache import Pool
 from card.engines import EngineError
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
-from card.vllm import target as module
-from card.vllm.target import VllmTarget
+from card.vllm import process as module
+from card.vllm.process import VllmProcess
 
 LOADED = "say('{\"loaded\": true}\\n')"
-Start = Callable[[str], VllmTarget]
+Start = Callable[[str], VllmProcess]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a target with a process that does what a script says."""
-    started: list[VllmTarget] = []
+    started: list[VllmProcess] = []
 
-    def begin(script: str) -> VllmTarget:
+    def begin(script: str) -> VllmProcess:
         python = tmp_path / "python"
         prelude = f"""\
             #!{sys.executable}
@@ -40,7 +40,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
         python.chmod(0o700)
         target = {"engine": "vllm", "vllm": {"python": str(python)}}
         cache = {"slots": 1, "directory": str(tmp_path)}
-        started.append(VllmTarget(Settings.model_validate({"target": target, "cache": cache}), 1))
+        started.append(
+            VllmProcess(Settings.model_validate({"target": target, "cache": cache}), "target", 1)
+        )
         return started[-1]
 
     yield begin

@@ -245,7 +245,8 @@ class Pard2Training(Kind):
         hard = F.nll_loss(given, labels, ignore_index=NO_LABEL, reduction="none")
         soft = F.kl_div(given, target[places], reduction="none", log_target=True).sum(dim=-1)
         share = self._recipe.soft_share
-        return (weights * ((1 - share) * hard + share * soft)).sum()
+        loss: Tensor = (weights * ((1 - share) * hard + share * soft)).sum()
+        return loss
 
 
 def _config_of(source: Path, taps: tuple[int, ...], tapped: int) -> dict[str, Any]:
@@ -274,8 +275,9 @@ def _config_of(source: Path, taps: tuple[int, ...], tapped: int) -> dict[str, An
 def _unit_of(states: Tensor) -> Tensor:
     """[numbers] what makes the states [tokens, numbers] of a token about one vector of length 1."""
     usual = states[1:].pow(2).mean(dim=0).sqrt().clamp(min=1e-6)
-    found: Tensor = torch.where(states[0].abs() > _SINK * usual, 0.0, 1 / usual)
-    return found / found.count_nonzero().sqrt()
+    kept = torch.where(states[0].abs() > _SINK * usual, 0.0, 1 / usual)
+    length: Tensor = kept / kept.count_nonzero().sqrt()
+    return length
 
 
 def _save(tensors: dict[str, Tensor], file: Path) -> None:

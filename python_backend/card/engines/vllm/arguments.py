@@ -16,23 +16,25 @@ PROPOSER = "card.vllm.proposer.Proposer"
 
 
 def engine_arguments(
+    role: str,
     given: Mapping[str, object],
     known: Collection[str],
     *,
     model: str,
     dtype: str,
     context: int,
-    slots: int,
+    texts: int,
     likeliest: int,
     candidates: int,
     on_processor: bool,
 ) -> dict[str, Any]:
     """Arguments of `EngineArgs`.
 
+    role          of the model, target or draft
     given         those of the settings
     known         names that this version of vLLM takes
     context       most positions of a text
-    slots         most texts at the same time
+    texts         most texts at the same time
     likeliest     most likeliest ids of a position
     candidates    most candidates of a text in a pass; 0: vLLM runs without speculation
     on_processor  vLLM runs on a processor
@@ -43,7 +45,7 @@ def engine_arguments(
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            raise EngineError(f"target.vllm.{name}: this vLLM has no such argument{meant}")
+            raise EngineError(f"{role}.vllm.{name}: this vLLM has no such argument{meant}")
     arguments: dict[str, Any] = {
         # CARD makes texts and token ids, and says itself which ids end a text.
         "generation_config": "vllm",
@@ -52,7 +54,7 @@ def engine_arguments(
         "model": model,
         "dtype": dtype,
         "max_model_len": context,
-        "max_num_seqs": slots,
+        "max_num_seqs": texts,
         "max_logprobs": likeliest,
         "disable_log_stats": True,
         # A pass is planned when the pass before is committed, or its candidates are old.

@@ -36,18 +36,20 @@ def load_model(settings: Settings, role: Role, server_pid: int) -> LoadedModel:
     """Load the model of `role`. Raises `EngineError` naming what is missing or does not fit."""
     model = settings.draft if role == "draft" else settings.target
     if settings.engine_of(model) == "tensorrt_llm":
+        from card.engines.tensorrt_llm.chains import TensorRTChains
         from card.tensorrt_llm.loading import load_runtime
 
         runtime = load_runtime(settings, role, pool_geometry(settings), server_pid)
         if role == "draft":
-            return _Draft(runtime, settings, None, runtime.shutdown)
+            chains = TensorRTChains(runtime, settings.draft.tensorrt_llm.stall_timeout_s)
+            return _Draft(chains, settings, None, runtime.shutdown)
         from card.tensorrt_llm.target import TensorRTTarget
 
         return TensorRTTarget(runtime, settings)
     if settings.engine_of(model) == "vllm":
-        from card.vllm.target import VllmTarget
+        from card.vllm.process import VllmProcess
 
-        return VllmTarget(settings, server_pid)
+        return VllmProcess(settings, role, server_pid)
     from card.loading import load_engine, load_small_draft
 
     engine = load_engine(settings, role, quickly=True)

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from card.engines.row_costs import CostCurve
 
-CONTENTION = 1.2
-"""How much longer a pass takes beside a working draft, until one was seen."""
 MEAN_OF = 24
 """Passes: their mean follows the machine within a second, and one outlier moves it by 4 %."""
 FORGOTTEN = 256

@@ -94,6 +94,9 @@ class StepPlan(NamedTuple):
     prepares: bool = True
 
 
+CONTENTION = 1.2
+"""How much longer a pass takes beside a working draft, until one was seen."""
+
 NO_CANDIDATE = -2
 """Stands for a choice of the target that no candidate was."""
 
@@ -161,6 +164,11 @@ class ControlConfig:
     costs_ms: Mapping[int, float] = field(default_factory=dict)
     alone_share: float = 1.0
     apart: bool = False
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Of `costs_ms`: what a pass takes on all cores, and beside a working draft."""
+        return self.alone_share, 1.0 if self.apart else CONTENTION
 
 
 class Controller(Protocol):

@@ -12,8 +12,8 @@ from functools import partial
 from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
-from card.engines.row_costs import CostCurve
-from card.speculation.control.costs import CONTENTION, PassCosts
+from card.engines.row_costs import CostCurve, chain_tokens
+from card.speculation.control.costs import PassCosts
 from card.speculation.control.interface import (
     ControlConfig,
     ControlledSession,
@@ -21,7 +21,7 @@ from card.speculation.control.interface import (
     Share,
     StepPlan,
 )
-from card.speculation.control.ways import Acceptance, Choice, Way, chain_tokens
+from card.speculation.control.ways import Acceptance, Choice, Way
 
 TRIED_ROWS = 2
 """Candidates that a pass of a trial verifies at least: else what they cost is never seen."""
@@ -36,15 +36,13 @@ class Measured:
 
     def __init__(self, config: ControlConfig) -> None:
         self._curve = CostCurve(config.costs_ms)
-        beside = 1.0 if config.apart else CONTENTION
-        self._costs = PassCosts(self._curve, (config.alone_share, beside))
+        self._costs = PassCosts(self._curve, config.shares)
         self._first = Way.BESIDE if config.apart else Way.ALONE
         self._ngram_tokens = config.ngram_tokens
         self._kinds: dict[tuple[int, ...], Choice] = {}
         self._texts: dict[int, tuple[Acceptance, Acceptance]] = {}
         """Of the draft's candidates and of n-grams, by the session's number."""
-        self._draft_ms = 0.0
-        self._waited, self._awaited = 0, 0
+        self._draft_ms, self._waited, self._awaited = 0.0, 0, 0
 
     def plan(
         self,

@@ -119,9 +119,3 @@ class Choice:
         self.way = self.settled = way
         self.ms = self.tokens = self.lost_ms = 0.0
         self.due = self.gap = FIRST_GAP
-
-
-def chain_tokens(rows: float, chance: float) -> float:
-    """Expected tokens of a chain of `rows` - 1 candidates behind the last committed token, each
-    accepted with `chance`: (1 - chance^rows) / (1 - chance)."""
-    return float(rows) if chance >= 1.0 else float((1.0 - chance**rows) / (1.0 - chance))

@@ -14,7 +14,7 @@ from card.speculation.drafters.heads.drafter import (
 from card.speculation.drafters.hierarchy import HierarchyDrafter
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Drafter
 from card.speculation.drafters.parallel import ParallelDrafter
-from card.speculation.drafters.tensorrt import TensorRTDrafter
+from card.speculation.drafters.requests import TensorRTDrafter, VllmDrafter
 from card.speculation.drafters.tree import TreeDrafter
 
 __all__ = ["DRAFTERS", "DraftConfig", "DraftedSession", "Drafter"]
@@ -32,4 +32,5 @@ DRAFTERS: dict[str, type[Drafter]] = {
     "specformer": BlockDrafter,
     "ctc": BlockDrafter,
     "tensorrt": TensorRTDrafter,
+    "vllm": VllmDrafter,
 }

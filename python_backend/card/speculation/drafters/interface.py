@@ -12,9 +12,9 @@ from card.speculation.drafters.growth import GrowthConfig
 from card.speculation.ngram import Followers
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
-Model = Literal["engine", "engines", "head", "tensorrt_llm", "none"]
+Model = Literal["engine", "engines", "head", "tensorrt_llm", "vllm", "none"]
 """The model of a drafter: the draft's `Engine`, the engines of the draft and `draft_small`, a head
-on the target's hidden states, TensorRT-LLM's `Runtime`, or no model."""
+on the target's hidden states, the `Chains` of TensorRT-LLM or vLLM, or no model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,8 @@ class DraftConfig:
     parcel              tokens that a smaller draft writes for one pass
     adapts              a pass expands fewer nodes where their rows cost more than their gain
     prefill_chunk       most tokens of a text that one pass reads
-    side_branches       requests beside the draft's own continuation (TensorRT-LLM)
+    side_branches       requests beside the draft's own continuation (TensorRT-LLM, vLLM)
     side_branch_tokens  tokens of each side branch
-    stall_timeout_s     a model with requests that makes no token for longer counts as broken
     """
 
     width: int = 4
@@ -44,7 +43,6 @@ class DraftConfig:
     prefill_chunk: int = 64
     side_branches: int = 0
     side_branch_tokens: int = 1
-    stall_timeout_s: float = 60.0
     mask_ids: tuple[int, ...] = ()
     block: int = 1
     ngrams: Followers | None = None

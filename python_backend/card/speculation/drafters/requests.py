@@ -1,32 +1,24 @@
-"""TensorRT-LLM's draft model: streamed requests grow the trees, commits prune them.
+"""A draft under TensorRT-LLM or vLLM: its requests grow the trees, commits prune them.
 
 A session has one *spine*, the draft's own greedy continuation with the alternatives of each step,
 and a few *side branches* behind the likeliest alternatives. Each is a request of its own; all share
 the KV blocks of the committed prefix. A commit aborts the requests that it prunes.
-
-The runtime's event loop makes, reads and aborts requests. Their tokens wait in a queue until the
-draft's loop takes them.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from card.cache import ROOT, follow
-from card.engines.tensorrt_llm.requests import draft_arguments
-from card.engines.tensorrt_llm.runtime import Runtime, SessionTasks
+from card.engines.guest.drafts import Chain, Chains, salt_of
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
 from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
-log = logging.getLogger(__name__)
-
 _UNTOLD = math.log(0.7)
-"""Log-probability of a token that TensorRT-LLM returns without one."""
+"""Log-probability of a token that comes without one."""
 
 _WORTH_A_REQUEST = math.log(0.05)
 """A less likely side branch, given the committed text, gets no request."""
@@ -34,28 +26,23 @@ _WORTH_A_REQUEST = math.log(0.05)
 _MOST_BEHIND = 4
 """A request further behind the committed text starts again, because prefill is faster."""
 
-_Told = tuple[int, dict[int, float]]
-"""A token of a request, and log-probabilities by id."""
-
 
 @dataclass(slots=True, eq=False)
 class _Growth:
     """A request that grows the tree.
 
-    node     node of its last token
-    path     tokens from the root to `node`
-    behind   committed tokens that it must still generate before it grows the tree again
-    arrived  tokens that the draft's loop has not taken yet; the event loop appends
-    ended    the request ended; the event loop sets it
+    node    node of its last token
+    path    tokens from the root to `node`
+    chain   the request
+    behind  committed tokens that it must still generate before it grows the tree again
+    given   tokens that were taken from it
     """
 
     node: int
     path: list[int]
-    output: Any = None  # tensorrt_llm.RequestOutput, once requested
+    chain: Chain
     behind: list[int] = field(default_factory=list)
-    arrived: deque[_Told] = field(default_factory=deque)
     given: int = 0
-    ended: bool = False
 
     def follow(self, re_root: ReRoot) -> bool:
         """Follow the text to its new root; returns whether the request can."""
@@ -91,16 +78,15 @@ class _Requests:
             self.branches.remove(growth)
 
 
-class TensorRTDrafter:
-    """Grows trees from streamed requests. Raises the engine's own errors; the process cannot
-    continue then."""
+class RequestDrafter:
+    """Grows trees from requests. Raises the engine's own errors; the process cannot continue
+    then."""
 
-    model: ClassVar[Model] = "tensorrt_llm"
+    model: ClassVar[Model]
 
-    def __init__(self, model: Runtime, config: DraftConfig) -> None:
-        self._runtime = model
+    def __init__(self, model: Chains, config: DraftConfig) -> None:
+        self._chains = model
         self._config = config
-        self._tasks = SessionTasks(model, config.stall_timeout_s)
         self._requests: dict[int, _Requests] = {}
 
     def open(self, session: DraftedSession) -> None:
@@ -119,14 +105,14 @@ class TensorRTDrafter:
         self._abort(wrong)
 
     def propose(self, sessions: Sequence[DraftedSession]) -> list[Nodes | None]:
-        self._tasks.check()
         missing = [
-            (session, growth, tokens)
+            (growth.chain, [*session.tokens, *growth.path], tokens)
             for session in sessions
             for growth, tokens in self._missing(session)
         ]
         if missing:
-            self._runtime.call(lambda: self._request(missing))
+            self._chains.begin(missing, self._config.width)
+        self._chains.advance()
         return [self._arrived(session) for session in sessions]
 
     # --- requests -----------------------------------------------------------------------------
@@ -143,7 +129,7 @@ class TensorRTDrafter:
             tokens = depth - 1 - tree.depth_of(tip)
             # A spine is one request for many tokens; it is extended once half of it is used.
             if tokens > 0 and (tip == ROOT or 2 * tokens >= depth):
-                requests.spine = _Growth(tip, tree.path(tip))
+                requests.spine = _growth(session, tip)
                 yield requests.spine, tokens
         taken = {growth.node for growth in requests.all()} | {tip}
         for node in _leaves(tree):
@@ -152,38 +138,13 @@ class TensorRTDrafter:
             tokens = min(self._config.side_branch_tokens, depth - 1 - tree.depth_of(node))
             if node in taken or tokens < 1 or tree.score[node] < _WORTH_A_REQUEST:
                 continue
-            growth = _Growth(node, tree.path(node))
+            growth = _growth(session, node)
             requests.branches.append(growth)
             yield growth, tokens
 
-    def _request(self, missing: Sequence[tuple[DraftedSession, _Growth, int]]) -> None:
-        """Make requests; runs on the event loop."""
-        for session, growth, tokens in missing:
-            arguments = draft_arguments(tokens, self._config.width)
-            growth.output = self._runtime.generate([*session.tokens, *growth.path], arguments)
-            self._tasks.start(self._follow(growth))
-
-    async def _follow(self, growth: _Growth) -> None:
-        """Queue the tokens of a request until it ends; runs on the event loop."""
-        read = 0
-        try:
-            async for _ in growth.output:
-                self._tasks.progress()
-                completion = growth.output.outputs[0]
-                tokens = completion.token_ids[read:]
-                told = (completion.logprobs or [])[read : read + len(tokens)]
-                told = [*told, *[{}] * (len(tokens) - len(told))]
-                for token, entries in zip(tokens, told, strict=True):
-                    found = {other: entry.logprob for other, entry in entries.items()}
-                    growth.arrived.append((token, found))
-                read += len(tokens)
-        except self._runtime.package.llmapi.RequestError as error:
-            log.error("a request of the draft failed: %s", error)
-        growth.ended = True
-
     def _abort(self, growths: Sequence[_Growth]) -> None:
         if growths:
-            self._runtime.call(lambda: [growth.output.abort() for growth in growths])
+            self._chains.end([growth.chain for growth in growths])
 
     # --- their tokens -------------------------------------------------------------------------
 
@@ -193,7 +154,7 @@ class TensorRTDrafter:
         growths, passes, wrong = requests.all(), 0, list[_Growth]()
         for growth in growths:
             # `ended` is read first: the queue then holds all tokens before the end.
-            ended, given = growth.ended, growth.given
+            ended, given = growth.chain.ended, growth.given
             goes_on = _take(growth, added)
             if growth is requests.spine:
                 passes = growth.given - given
@@ -202,10 +163,22 @@ class TensorRTDrafter:
             if ended or not goes_on:
                 requests.drop(growth)
                 requests.is_stuck = requests.is_stuck or not growth.given
-        self._abort([growth for growth in wrong if not growth.ended])
+        self._abort([growth for growth in wrong if not growth.chain.ended])
         if not passes and not added.tokens:
             return Nodes(passes=0, waits=True) if growths else None
         return Nodes(added.tokens, added.parents, added.logprobs, passes)
+
+
+class TensorRTDrafter(RequestDrafter):
+    """Under TensorRT-LLM."""
+
+    model: ClassVar[Model] = "tensorrt_llm"
+
+
+class VllmDrafter(RequestDrafter):
+    """Under vLLM."""
+
+    model: ClassVar[Model] = "vllm"
 
 
 class _Addition:
@@ -240,8 +213,8 @@ class _Addition:
 def _take(growth: _Growth, added: _Addition) -> bool:
     """Add the tokens of a request, each with its alternatives. Returns whether the request may
     continue: not if it left the text, or the tree is full."""
-    while growth.arrived:
-        token, told = growth.arrived.popleft()
+    while growth.chain.arrived:
+        token, told = growth.chain.arrived.popleft()
         growth.given += 1
         if growth.behind:
             if token == growth.behind.pop(0):
@@ -256,6 +229,11 @@ def _take(growth: _Growth, added: _Addition) -> bool:
         growth.node = node
         growth.path.append(token)
     return True
+
+
+def _growth(session: DraftedSession, node: int) -> _Growth:
+    chain = Chain(salt_of(session.request, session.number))
+    return _Growth(node, session.tree.path(node), chain)
 
 
 def _tip(tree: GrowingTree) -> int:

@@ -1,4 +1,4 @@
-"""The side of Triton's process: starts vLLM's process and watches it."""
+"""The side of Triton's process, of target or draft: starts vLLM's process and watches it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from card.cache import Pool
+from card.engines.guest.drafts import check_vocabulary
 from card.engines.interface import EngineError
 from card.engines.phases import phase
 from card.serving.child import bound
-from card.settings import REPOSITORY_ROOT, Settings, without_settings
+from card.settings import REPOSITORY_ROOT, Role, Settings, without_settings
+from card.settings.models import DraftSettings, TargetSettings
 
 BEAT_S = 0.1
 _SILENT_S = 5.0
@@ -28,20 +30,22 @@ _END_S = 5.0
 _PIECE_BYTES = 1 << 16
 
 
-def vllm_python(settings: Settings) -> Path:
+VllmModel = TargetSettings | DraftSettings
+
+
+def vllm_python(model: VllmModel) -> Path:
     """The Python that has vLLM. Raises `EngineError` if there is none."""
-    named, ours = settings.target.vllm.python, REPOSITORY_ROOT / ".venv-vllm/bin/python"
+    named, ours = model.vllm.python, REPOSITORY_ROOT / ".venv-vllm/bin/python"
     if named is None:
         return ours if ours.exists() else Path(sys.prefix, "bin/python3")
     if not Path(named).exists():
-        raise EngineError(f"target.vllm.python: {named} does not exist; run scripts/setup --vllm")
+        raise EngineError(f"vllm.python: {named} does not exist; run scripts/setup --vllm")
     return Path(named)
 
 
-def environment_of(settings: Settings, inherited: Mapping[str, str]) -> dict[str, str]:
+def environment_of(model: VllmModel, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of vLLM's process: without what belongs to Triton's Python, and with what
     vLLM needs to stay in one process."""
-    target = settings.target
     # The folders of this environment's libraries would replace those of vLLM's environment.
     libraries = [
         folder
@@ -65,35 +69,38 @@ def environment_of(settings: Settings, inherited: Mapping[str, str]) -> dict[str
     }
     if libraries:
         made["LD_LIBRARY_PATH"] = ":".join(libraries)
-    if target.vllm.devices:
-        made["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, target.vllm.devices))
+    if model.vllm.devices:
+        made["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, model.vllm.devices))
     else:
-        threads = str(target.threads)
+        threads = str(model.threads)
         made |= {"OMP_NUM_THREADS": threads, "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    return made | target.vllm.environment
+    return made | model.vllm.environment
 
 
-class VllmTarget:
-    """A loaded target. Raises `EngineError` if vLLM cannot be started or refuses the model."""
+class VllmProcess:
+    """A loaded model. Raises `EngineError` if vLLM cannot be started or refuses the model."""
 
-    def __init__(self, settings: Settings, server_pid: int) -> None:
-        python = vllm_python(settings)
+    def __init__(self, settings: Settings, role: Role, server_pid: int) -> None:
+        model = settings.draft if role == "draft" else settings.target
+        if role == "draft":
+            check_vocabulary(model.path, settings.target.path, "vLLM")
+        python = vllm_python(model)
         self._heard, said = os.pipe()
         os.set_inheritable(said, True)
         self._process = subprocess.Popen(
             bound(signal.SIGKILL, [python, "-P", "-m", "card.vllm", str(said)], str(python)),
             stdin=subprocess.PIPE,
             pass_fds=[said],
-            env=environment_of(settings, os.environ),
+            env=environment_of(model, os.environ),
             text=True,
         )
         os.close(said)
         self._tail = b""
         self._heard_s = time.monotonic()
-        content = {"settings": settings.model_dump(mode="json"), "server_pid": server_pid}
-        with phase("vllm", settings.target.path):
-            self._say(json.dumps(content))
-            self._await_load(settings)
+        content = {"settings": settings.model_dump(mode="json"), "role": role}
+        with phase("vllm", model.path):
+            self._say(json.dumps({**content, "server_pid": server_pid}))
+            self._await_load()
 
     def make_loop(self, pool: Pool) -> Watch:
         self._say("serve")
@@ -119,7 +126,7 @@ class VllmTarget:
         if silence_s > _SILENT_S:
             raise EngineError(f"vLLM's process has said nothing for {silence_s:.0f} s")
 
-    def _await_load(self, settings: Settings) -> None:
+    def _await_load(self) -> None:
         while b"\n" not in self._tail:
             self._read()
         line, _, self._tail = self._tail.partition(b"\n")
@@ -153,9 +160,9 @@ class Watch:
 
     is_idle = False
 
-    def __init__(self, target: VllmTarget) -> None:
-        self._target = target
+    def __init__(self, process: VllmProcess) -> None:
+        self._process = process
 
     def step(self) -> bool:
-        self._target.hear()
+        self._process.hear()
         return True
