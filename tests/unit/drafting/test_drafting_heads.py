@@ -17,7 +17,7 @@ from small_heads import TAPPED, random_head
 from card.cache import SlotRequest
 from card.engines import Logits, SequenceTokens
 from card.sampling import SamplingParameters
-from card.speculation.drafters import DRAFTERS, DraftConfig, DraftedSession
+from card.speculation.drafters import DRAFTERS, DraftConfig, DraftedSession, Drafter
 from card.speculation.drafters.heads.formats import CTC, DSPARK, EAGLE3, KINDS, SPECFORMER
 from card.speculation.tree import GrowingTree, Nodes
 
@@ -116,8 +116,8 @@ class Scene:
 
     def __init__(self, kind: str = EAGLE3, **config: Any) -> None:
         self.engine = random_head(MODEL.vocabulary, mask_id=2, kind=kind)
-        drafter: Any = DRAFTERS[kind]
-        self.drafter = drafter(self.engine, DraftConfig(ngram_tokens=0, **config))
+        chosen = DraftConfig(ngram_tokens=0, **config)
+        self.drafter: Drafter = DRAFTERS[kind](self.engine, chosen)
         request = SlotRequest(np.array(PROMPT, np.int64), 100, "card", GREEDY, 4)
         self.session = DraftedSession(0, request, [*PROMPT], GrowingTree(64), states=self.read)
         self.published = 0
