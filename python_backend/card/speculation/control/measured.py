@@ -154,8 +154,8 @@ class Measured:
         seen, choices = self._texts[session.number][0], self._curve.choices[1:]
         ms = {n: (n - 1) * self._draft_ms + self._costs.ms(n, beside=False) for n in choices}
         best = max(choices, key=lambda n: chain_tokens(n, seen.accepted / seen.reached) / ms[n])
-        patience_ms = min(ms[best], BOUND * self._costs.ms(1, beside=False))
-        return share._replace(awaited=best - 1, patience_s=1e-3 * patience_ms)
+        longest_ms = min(ms[best], BOUND * self._costs.ms(1, beside=False))
+        return share._replace(awaited=best - 1, patience_s=1e-3 * longest_ms)
 
 
 def _kind_of(sessions: Sequence[ControlledSession]) -> tuple[int, int]:

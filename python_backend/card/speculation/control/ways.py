@@ -2,8 +2,8 @@
 
 The way in use has a price: milliseconds a token. Now and then another way is tried: each pass is
 charged its time and credited its tokens at that price (a sequential test, Wald 1945). A trial that
-has lost the time of `BOUND` plain passes ends and delays the next one. A trial that has gained twice
-as much replaces the way in use.
+has lost the time of `BOUND` plain passes ends, and delays the next; one that has gained twice as
+much replaces the way in use.
 """
 
 from __future__ import annotations
