@@ -220,7 +220,7 @@ def test_only_the_request_fails_when_vllm_refuses_it(
     assert served.tokens == right[1].tokens
 
 
-RESUMED = [
+RESUMED: list[dict[str, Any]] = [
     {},
     {"frequency_penalty": 0.4},
     {**guided("regex", "[a-z ]{500}"), "end_ids": (0,)},

@@ -60,7 +60,8 @@ def _refusal(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise EngineError(f"{what}: {' '.join(str(error).split())}") from error
+        said = " ".join(str(error).split()) or repr(error)
+        raise EngineError(f"{what}: {said}") from error
 
 
 def loaded_engine(
@@ -122,10 +123,14 @@ class VllmEngine:
         self._opened = 0
         self._ids: dict[int, str] = {}
         self._sessions: dict[str, int] = {}
-        measures = self._speculates and chooses_rows(settings)
+        measures, most = chooses_rows(settings), candidates_of(settings)
         with _refusal(f"{path}: vLLM cannot run it"):
-            costs = self._measure(candidates_of(settings) if measures else 0)
-        self.row_costs_ms = costs if measures else {}
+            self._measure(0)
+        self.row_costs_ms: dict[int, float] = {}
+        if self._speculates:
+            with _refusal(f"{path}: vLLM verifies no candidates of it; set speculation.rows to 1"):
+                costs = self._measure(most if measures else 1)
+            self.row_costs_ms = costs if measures else {}
 
     # --- sessions -----------------------------------------------------------------------------
 
