@@ -102,7 +102,7 @@ def _times(engine: OpenVinoEngine, numbers: int, quads: int) -> tuple[Times, Tim
             batch = [SequenceTokens(session, [token])]
             plan = engine._pages.plan(batch)
             (logits,) = runners[kind].run(plan, batch, 1, needed=1, exactly=False)
-            if kind and not keep:
+            if logits.states is not None and not keep:
                 slot.publish_states(_TEXT, logits.states[[0]])
             engine.commit_kv(session, [0] if keep else [])
             return time.perf_counter() - began, time.process_time() - began_own

@@ -8,8 +8,7 @@ from contextlib import ExitStack, contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
-from bench.line_up import line_up_in_process
-
+from bench.contest import line_up_in_process
 from bench.in_process import InProcess
 from bench.measurement import Task
 from bench.systems import SYSTEMS
