@@ -85,9 +85,6 @@ def load_engine(
         taps=settings.draft.taps if settings.has_head and not is_draft else (),
     )
     memory = CalibrationCache.of_this_service(role, kind, model.path, options)
-    threads_alone = options.threads_alone
-    if quickly and kind == "openvino" and not is_draft:
-        options = replace(options, threads_alone=0)  # examined with the decoders that come later
     known = memory.recall()
     if known is None:
         lock = LoadLock(memory.directory)
@@ -99,7 +96,7 @@ def load_engine(
         _warm_up(engine, settings, model, examination)
     engine.know_costs(known.costs)
     if engine.awaits_decoders:
-        _exchange_decoders(engine, known, threads_alone, memory)
+        _exchange_decoders(engine, known, options.threads_alone, memory)
     if shared is None or shared.is_whole:
         return engine
     log.info("%s", shared.note)

@@ -16,6 +16,7 @@ from tiny_models import forward_rows, random_tokens
 from card.engines import Ranking, SequenceTokens
 from card.engines.calibration import make_row_invariant
 from card.engines.layout import SHORT
+from card.engines.openvino import model
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.later import Exchange
@@ -70,6 +71,18 @@ def test_decoders_that_round_otherwise_are_not_used(tmp_path: Path) -> None:
 
 
 # --- graphs for fixed numbers of rows -------------------------------------------------------------
+
+
+def test_large_model_is_served_by_one_decoder_when_loaded_quickly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_models.save(tmp_path, "qwen3")
+    monkeypatch.setattr(model, "_MOST_WITH_FIXED_ROWS", 1)
+    options = replace(OPTIONS, context=256, threads_alone=2)
+    engine = OpenVinoEngine.load(tmp_path, options, any_rows=True)
+    assert engine.model.decoders.keys() == {ANY_ROWS}
+    assert not engine.awaits_decoders
+    assert engine.options.threads_alone == 2
 
 
 def test_a_model_whose_decoders_round_otherwise_goes_without_them(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tiny_models import forward_rows, opened, random_tokens, read, read_alone
 from transformers import LlamaConfig
 from watched_passes import product_types
 
-from card.engines.calibration import check_alone, make_row_invariant
+from card.engines.calibration import make_row_invariant
 from card.engines.checkpoints import GroupedMatrix
 from card.engines.checkpoints.kept_as import KEPT_AS
 from card.engines.interface import SequenceTokens
@@ -107,7 +107,7 @@ def test_rows_are_independent_and_threads_change_no_bit(tmp_path: Path, what: st
     engine = make_row_invariant(OpenVinoEngine.load(path, options))
     assert engine.row_invariant
     assert engine.options.compressed
-    assert check_alone(OpenVinoEngine.load(path, options))
+    assert engine.options.threads_alone == OPTIONS.threads_alone
     alone = read_alone(engine, TEXT, [1])
     for chunks in ([60], [8], [3, 1, 7]):
         np.testing.assert_array_equal(read_alone(engine, TEXT, chunks), alone)

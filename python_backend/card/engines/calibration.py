@@ -9,7 +9,6 @@ rows, and measures its passes.
 from __future__ import annotations
 
 import logging
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,14 +33,15 @@ from card.engines.row_costs import RowCosts, pass_cost_ms
 
 log = logging.getLogger(__name__)
 
-_ALONE = (*[1] * 8, 20, *[1] * 8, 24, *[1] * 12)
+_ALONE = (*[1] * 6, 24, *[1] * 4, 28, *[1] * 10)
 """Passes of one row at the beginning and around the borders of blocks, at 32 and 64. A pass of a
 large model takes a tenth of a second, and one for each of the rows would take half of the check."""
+_CHAINS = (2, 3, 5, 8, 16, 32)
 _SIDE_BY_SIDE = (1, 1, 6)
 _COST_CONTEXT = 256
-_BRIEF_S = 2.0
-"""Most seconds of reading the context, and of measuring, for decoders that others will replace. The
-model is not ready before; for Llama 3.2 1B's shape the whole took ten seconds."""
+_BRIEF_S = 1.0
+"""Most seconds of reading the context, and of the first round of measuring. Small models take
+less."""
 _COST_ROUNDS = 4
 _COST_BUDGET_S = 1.0
 """No round of measuring begins after this time; the first round always runs."""
@@ -55,10 +55,6 @@ class CostedEngine(ReadEngine, Protocol):
     """An engine that names the passes to be measured."""
 
     @property
-    def awaits_decoders(self) -> bool:
-        """Whether faster decoders will soon replace the present ones."""
-
-    @property
     def costed_rows(self) -> Sequence[int]:
         """Numbers of rows to measure; passes of other numbers are padded to these, or cost about
         the same."""
@@ -68,6 +64,10 @@ class ConfigurableEngine(CostedEngine, Protocol):
     """An engine that can lay out its buffers again around the same weights."""
 
     row_invariant: bool
+
+    @property
+    def awaits_decoders(self) -> bool:
+        """Whether faster decoders will soon replace the present ones."""
 
     @property
     def variants(self) -> Sequence[EngineOptions]:
@@ -89,17 +89,20 @@ AnyEngine = TypeVar("AnyEngine", bound=ConfigurableEngine)
 
 
 def check_row_invariance(engine: ConfigurableEngine) -> bool:
-    """Whether one text's logits are the same bits for every way to divide its rows among passes.
+    """Whether one text's logits are the same bits for every way to divide its rows among passes,
+    on `threads` threads and on `threads_alone`.
 
     Compares one row at a time with prefill chunks, chains of several lengths, another session's
     place, a pass shared with a second session, a subtree with a wrong path, rows far behind the
-    beginning, and such rows beside rows near the beginning, in this order. After `examination_s`
-    the comparisons made so far decide; the log says how many. Passes use the most threads;
-    `check_alone` checks other numbers of threads. The engine must have 2 sessions. Raises
-    `EngineError` if logits are not finite.
+    beginning, and such rows beside rows near the beginning. Chunks and chains are read on either
+    number of threads, the other cases each on one of them, in turn. So every case compares threads
+    too, and a large model reads 650 rows.
+
+    After `examination_s` the comparisons made so far decide; the log says how many. The engine must
+    have 2 sessions. Raises `EngineError` if logits are not finite.
     """
     until = time.monotonic() + engine.examination_s
-    for made, same in enumerate(_comparisons(Reader(engine, alone=True)), 1):
+    for made, same in enumerate(_comparisons(Reader(engine), Reader(engine, alone=True)), 1):
         if not same:
             return False
         if time.monotonic() > until:
@@ -108,37 +111,48 @@ def check_row_invariance(engine: ConfigurableEngine) -> bool:
     return True
 
 
-def _comparisons(reader: Reader) -> Iterator[bool]:
+def _comparisons(usual: Reader, alone: Reader) -> Iterator[bool]:
     """Yields for each case whether the bits are the same."""
-    tokens = random_tokens(reader.engine, CHECKED_TOKENS)
+    tokens = random_tokens(usual.engine, CHECKED_TOKENS)
     few = tokens[:8]
-    # The first cases already show too little padding.
-    yield equal_bits(reader.text(few, [1] * 8), reader.text(few, [8]))
-    expected = reader.text(tokens, _ALONE)
+    # The first case already shows too little padding.
+    by_row = alone.text(few, [1] * 8)
+    yield equal_bits(alone.text(few, [8]), by_row)
+    expected = usual.text(tokens, _ALONE)
     if not np.isfinite(expected).all():
         raise EngineError("the model's logits are not finite; is its checkpoint damaged?")
-    for chunks in ([64, 8], [2, 3, 5, 8, 16, 32, 6]):
-        yield equal_bits(reader.text(tokens, chunks), expected)
-    yield equal_bits(reader.text(tokens, [40, 32], first=True), expected)
-    yield equal_bits(reader.text(tokens, [1] * 4 + [3] * 4 + [8] * 7, shared=True), expected)
-    for found in reader.beside_wrong_paths(tokens):
-        yield equal_bits(found, expected)
-    yield _same_far_rows(reader, expected)
+    yield equal_bits(by_row, expected[: len(few)])
+    for reader, chains in ((alone, _CHAINS), (usual, _CHAINS[:-1])):
+        found = reader.text(tokens[: sum(chains)], chains, first=True)
+        yield equal_bits(found, expected[: len(found)])
+    for reader, counts in ((alone, (1, 1, 3, 3, 8, 16, 32)), (usual, (2, 4, 6, 12))):
+        found = reader.text(tokens[: sum(counts)], counts, shared=True)
+        yield equal_bits(found, expected[: len(found)])
+    if usual.engine.options.threads_alone:
+        yield equal_bits(usual.text(tokens[:64], [64]), expected[:64])
+    if usual.engine.options.paths > 1:
+        yield equal_bits(usual.beside_wrong_paths(tokens, shared=False), expected)
+        yield equal_bits(alone.beside_wrong_paths(tokens, shared=True), expected)
+    yield _same_far_rows(usual, alone, expected)
 
 
-def _same_far_rows(reader: Reader, near_alone: NDArray[np.float32]) -> bool:
+def _same_far_rows(usual: Reader, alone: Reader, near_alone: NDArray[np.float32]) -> bool:
     """Whether rows far behind the beginning and rows near it may share passes, and rows of one
     session.
 
     near_alone  logits of the first tokens, one row in each pass
     """
-    engine = reader.engine
-    far, last = reader.up_to_the_last(min(100, engine.most_rows))
+    engine = usual.engine
+    far, last, begun = alone.up_to_the_last(min(64, engine.most_rows))
+    same = [equal_bits(begun, near_alone[: len(begun)])]
     near, first = engine.open_session(), random_tokens(engine, len(last))
-    far_alone = reader.dropped_rows(far, last)
-    (alone,) = reader.dropped_rows(far, last[:1])
+    expected = alone.dropped_rows(far, last)
+    same += [
+        equal_bits(np.stack(usual.dropped_rows(far, last)), np.stack(expected)),
+        *(equal_bits(by.dropped_rows(far, last[:1])[0], expected[0]) for by in (usual, alone)),
+    ]
     found: dict[int, list[NDArray[np.float32]]] = {far: [], near: []}
-    for count in _SIDE_BY_SIDE:
+    for reader, count in zip((usual, alone, usual), _SIDE_BY_SIDE, strict=True):
         at = slice(len(found[far]), len(found[far]) + count)
         if not last[at]:  # the context is short
             break
@@ -150,8 +164,8 @@ def _same_far_rows(reader: Reader, near_alone: NDArray[np.float32]) -> bool:
     engine.close_session(far)
     engine.close_session(near)
     return (
-        equal_bits(alone, far_alone[0])
-        and equal_bits(np.stack(found[far]), np.stack(far_alone))
+        all(same)
+        and equal_bits(np.stack(found[far]), np.stack(expected))
         and equal_bits(np.stack(found[near]), near_alone[: len(first)])
     )
 
@@ -182,52 +196,29 @@ def _fitting_counts(sizes: Sequence[int], most: int) -> Iterator[int]:
             yield count
 
 
-def check_alone(engine: ConfigurableEngine) -> bool:
-    """Whether passes have the same bits on `threads_alone` threads: of one session and of two, of
-    few rows and of many, with wrong paths, and far behind the beginning. The engine must have 2
-    sessions.
-
-    This function does not measure whether more threads save time: on a machine that was busy at
-    that moment they seemed not to, and the target then used few threads for good
-    (benchmarks/NOTES.md).
-    """
-    if not engine.options.threads_alone:
-        return True
-    pairs = zip(_readings(Reader(engine)), _readings(Reader(engine, alone=True)), strict=True)
-    return all(equal_bits(one, other) for one, other in pairs)
-
-
-def _readings(reader: Reader) -> list[NDArray[np.float32]]:
-    tokens = random_tokens(reader.engine, CHECKED_TOKENS)
-    return [
-        reader.text(tokens, [64, 8]),
-        reader.text(tokens, [1, 2, 3, 4, 8, 16, 32, 6], shared=True),
-        *reader.beside_wrong_paths(tokens),
-        *reader.far(64, [1, 4, 1, 6, 4]),
-    ]
-
-
 # --- the cheapest way in which rows are independent -----------------------------------------------
 
 
 def make_row_invariant(
     engine: AnyEngine, check: Callable[[ConfigurableEngine], bool] = check_row_invariance
 ) -> AnyEngine:
-    """The cheapest variant of the engine with independent rows, marked `row_invariant`; with
-    `threads_alone` if these change no bit.
+    """The cheapest variant of the engine with independent rows, marked `row_invariant`; without
+    `threads_alone` if these change a bit.
 
-    If no variant has independent rows, returns the engine itself with `row_invariant` False.
+    This function does not measure whether more threads save time: on a machine that was busy at
+    that moment they seemed not to, and the target then used few threads for good
+    (benchmarks/NOTES.md). If no variant has independent rows, returns the engine itself with
+    `row_invariant` False.
     """
     trial = engine
-    for options in engine.variants:
-        # Made from the trial before, to reuse what that trial had to load.
-        trial = trial.reconfigured(
-            replace(options, sessions=options.examined_sessions, kept_tokens=0)
-        )
-        if check(trial):
-            if not check_alone(trial):
-                options = replace(options, threads_alone=0)
-            return known_invariant(trial, options)
+    for variant in engine.variants:
+        for options in dict.fromkeys((variant, replace(variant, threads_alone=0))):
+            # Made from the trial before, to reuse what that trial had to load.
+            trial = trial.reconfigured(
+                replace(options, sessions=options.examined_sessions, kept_tokens=0)
+            )
+            if check(trial):
+                return known_invariant(trial, options)
     return engine
 
 
@@ -246,17 +237,16 @@ def measure_row_costs(engine: CostedEngine) -> RowCosts:
     """Median milliseconds of a one-session pass by rows, at a medium context length, and the time
     of a one-row pass while no other model computes, as a share of its time otherwise.
 
-    Where the engine awaits other decoders and its passes are slow, the context is shorter, and the
-    costs of many rows follow from those of few.
+    Where passes are slow, the context is shorter, and the costs of many rows follow from those of
+    few.
     """
     session = engine.open_session()
-    brief_s = _BRIEF_S if engine.awaits_decoders else math.inf
-    reads_until_s = time.monotonic() + brief_s
+    reads_until_s = time.monotonic() + _BRIEF_S
     context = min(_COST_CONTEXT, engine.context - max(engine.costed_rows) - 1)
     prompt = random_tokens(engine, max(1, context))
     for start in range(0, len(prompt), 64):
         chunk = prompt[start : start + 64]
-        engine.forward([SequenceTokens(session, chunk, logits=0 if start else 1)])
+        engine.forward([SequenceTokens(session, chunk, logits=0 if start else 1)], alone=True)
         engine.commit_kv(session, range(len(chunk)))
         if time.monotonic() > reads_until_s:
             break
@@ -270,7 +260,7 @@ def measure_row_costs(engine: CostedEngine) -> RowCosts:
         if engine.options.threads_alone:
             alone += settled_ms(engine, [SequenceTokens(session, prompt[:1])], alone=True)
         for rows, taken in costs.items():
-            if any(costs.values()) and not taken and time.monotonic() > began_s + brief_s:
+            if any(costs.values()) and not taken and time.monotonic() > began_s + _BRIEF_S:
                 break
             taken += settled_ms(engine, [SequenceTokens(session, prompt[:1] * rows)])
     engine.close_session(session)

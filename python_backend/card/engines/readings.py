@@ -63,7 +63,7 @@ class Reader:
             batch = [SequenceTokens(session, tokens[at : at + count])]
             if shared:
                 batch.append(SequenceTokens(other, tokens[at : at + 1]))
-            found += self.rows(batch, count)
+            found += self.rows(batch)
             engine.commit_kv(session, range(count))
             if shared:
                 engine.commit_kv(other, [0])
@@ -72,16 +72,9 @@ class Reader:
         engine.close_session(other)
         return np.stack(found)
 
-    def beside_wrong_paths(self, tokens: Sequence[int]) -> list[NDArray[np.float32]]:
-        """The same logits from passes that also hold a wrong path, without and with another
-        session; empty if a pass can hold only one path."""
-        return [
-            self._beside_wrong_paths(tokens, shared=shared)
-            for shared in (False, True)
-            if self.engine.options.paths > 1
-        ]
-
-    def _beside_wrong_paths(self, tokens: Sequence[int], *, shared: bool) -> NDArray[np.float32]:
+    def beside_wrong_paths(self, tokens: Sequence[int], *, shared: bool) -> NDArray[np.float32]:
+        """The same logits from passes that also hold a wrong path, with or without another
+        session."""
         engine = self.engine
         other, session = engine.open_session(), engine.open_session()
         found = []
@@ -95,7 +88,7 @@ class Reader:
             batch = [SequenceTokens(session, rows, parents)]
             if shared:
                 batch.append(SequenceTokens(other, tokens[at : at + 3]))
-            found += self.rows(batch, len(rows))[2:]
+            found += self.rows(batch)[2:]
             engine.commit_kv(session, range(2, len(rows)))
             if shared:
                 engine.commit_kv(other, range(len(tokens[at : at + 3])))
@@ -104,40 +97,30 @@ class Reader:
         engine.close_session(other)
         return np.stack(found)
 
-    def far(self, chunk: int, counts: Sequence[int]) -> list[NDArray[np.float32]]:
-        """Logits of the last tokens of a long text, read in one pass and again in passes of these
-        counts; the beginning is read in chunks."""
-        session, last = self.up_to_the_last(chunk)
-        at_once = self.dropped_rows(session, last)
-        parts: list[NDArray[np.float32]] = []
-        for count in counts:
-            if read := last[len(parts) : len(parts) + count]:  # short contexts have fewer
-                parts += self.rows([SequenceTokens(session, read)], len(read))
-                self.engine.commit_kv(session, range(len(read)))
-        self.engine.close_session(session)
-        return [np.stack(at_once), np.stack(parts)]
-
-    def up_to_the_last(self, chunk: int) -> tuple[int, list[int]]:
-        """A session that has read all but the last tokens of a long text in chunks, and these."""
+    def up_to_the_last(self, chunk: int) -> tuple[int, list[int], NDArray[np.float32]]:
+        """A session that has read all but the last tokens of a long text in chunks, these, and the
+        logits of the first chunk."""
         engine = self.engine
         tokens = random_tokens(engine, min(_FAR_TOKENS, engine.context))
-        behind = max(0, len(tokens) - _FAR_ROWS)
+        behind = max(1, len(tokens) - _FAR_ROWS)
         session = engine.open_session()
-        for start in range(0, behind, chunk):
+        first = np.stack(self.rows([SequenceTokens(session, tokens[: min(chunk, behind)])]))
+        engine.commit_kv(session, range(len(first)))
+        for start in range(len(first), behind, chunk):
             read = tokens[start : min(start + chunk, behind)]
             engine.forward([SequenceTokens(session, read, logits=0)], alone=self.alone)
             engine.commit_kv(session, range(len(read)))
-        return session, tokens[behind:]
+        return session, tokens[behind:], first
 
-    def rows(self, batch: list[SequenceTokens], count: int) -> list[NDArray[np.float32]]:
+    def rows(self, batch: list[SequenceTokens]) -> list[NDArray[np.float32]]:
         """Logits of the first session's rows."""
         logits = self.engine.forward(batch, alone=self.alone)[0]
-        return [logits.row(index) for index in range(count)]
+        return [logits.row(index) for index in range(len(batch[0].tokens))]
 
     def dropped_rows(self, session: int, tokens: Sequence[int]) -> list[NDArray[np.float32]]:
         """Logits of rows that the session does not keep."""
         batch = [SequenceTokens(session, tokens)]
-        found = self.rows(batch, len(tokens))
+        found = self.rows(batch)
         drop(self.engine, batch)
         return found
 

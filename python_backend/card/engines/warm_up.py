@@ -15,15 +15,16 @@ from card.engines.options import DRAFT_ROWS
 
 
 def run_largest_passes(engine: ConfigurableEngine) -> None:
-    """Run passes with the most rows that all sessions may have in one batch and in one pass, and a
-    pass of each number of rows with a decoder of its own."""
+    """Run passes with the most rows that sessions may have in one pass, few sessions with many rows
+    and all with few, and a pass of each number of rows with a decoder of its own."""
     options = engine.options
     longest, *others = (engine.open_session() for _ in range(options.sessions))
     ranked = max(1, DRAFT_ROWS // options.sessions) if options.grows_trees else None
     # A draft with one session gives it all rows.
     most = min(max(SHORT, ranked or 0), engine.most_rows)
     for each in sorted({SHORT, _beside_one(engine, options.sessions)}, reverse=True):
-        batch = [_rows(engine, session, each, ranked) for session in others]
+        fitting = others[: engine.most_rows // each]
+        batch = [_rows(engine, session, each, ranked) for session in fitting]
         _forward(engine, [_rows(engine, longest, most, ranked), *batch])
     for count in options.graph_rows:
         _forward(engine, [_rows(engine, longest, count)])
@@ -39,7 +40,7 @@ def _beside_one(engine: ConfigurableEngine, sessions: int) -> int:
 
 
 def _forward(engine: ConfigurableEngine, batch: list[SequenceTokens]) -> None:
-    engine.forward(batch)
+    engine.forward(batch, alone=True)
     drop(engine, batch)
 
 

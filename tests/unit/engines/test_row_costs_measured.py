@@ -1,4 +1,4 @@
-"""Decoders that others will soon replace are measured briefly where their passes are slow."""
+"""Passes are measured briefly where they are slow."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from card.engines.calibration import measure_row_costs
 from card.engines.interface import SequenceTokens
 from card.engines.options import EngineOptions
 
-ROW_S = 0.1
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 
 
 class SlowEngine:
-    """Its passes take `ROW_S` for each row, of a clock that runs in its passes alone."""
+    """Its passes take `row_s` for each row, of a clock that runs in its passes alone."""
 
     context, vocabulary = 512, 100
     costed_rows = ROWS
     options = EngineOptions(context=512, sessions=1)
 
-    def __init__(self, *, awaits_decoders: bool) -> None:
-        self.awaits_decoders = awaits_decoders
+    def __init__(self, row_s: float) -> None:
+        self.row_s = row_s
         self.now_s = 0.0
         self._sessions = count()
 
@@ -40,17 +39,17 @@ class SlowEngine:
     def commit_kv(self, session: int, rows: Sequence[int]) -> None: ...
 
     def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> None:
-        self.now_s += ROW_S * sum(len(rows.tokens) for rows in batch)
+        self.now_s += self.row_s * sum(len(rows.tokens) for rows in batch)
 
 
-@pytest.mark.parametrize("awaits_decoders", [True, False])
+@pytest.mark.parametrize(("row_s", "is_brief"), [(0.1, True), (0.001, False)])
 def test_costs_of_all_rows_are_known_when_few_were_measured(
-    monkeypatch: pytest.MonkeyPatch, awaits_decoders: bool
+    monkeypatch: pytest.MonkeyPatch, row_s: float, is_brief: bool
 ) -> None:
-    engine = SlowEngine(awaits_decoders=awaits_decoders)
+    engine = SlowEngine(row_s)
     clock = SimpleNamespace(monotonic=engine.clock, perf_counter=engine.clock)
     monkeypatch.setattr(calibration, "time", clock)
     costs = measure_row_costs(engine)  # type: ignore[arg-type]
-    assert costs.pass_ms == pytest.approx({rows: 1e3 * ROW_S * rows for rows in ROWS})
-    whole_s = ROW_S * (256 + 3 * sum(ROWS))
-    assert (engine.now_s < whole_s / 4) is awaits_decoders
+    assert costs.pass_ms == pytest.approx({rows: 1e3 * row_s * rows for rows in ROWS})
+    whole_s = row_s * (256 + 3 * sum(ROWS))
+    assert (engine.now_s < whole_s / 4) is is_brief
