@@ -107,8 +107,7 @@ class FollowerTable:
 class NgramProposer:
     """Proposes followers of a growing text, from its own table and from given tables.
 
-    hit_rate  recent share of tokens for which the likeliest proposal was right, in [0, 1]
-    length    tokens of the text so far
+    length  tokens of the text so far
 
     shared      a table that learns from this text and from others
     frozen      a table that does not learn
@@ -121,7 +120,6 @@ class NgramProposer:
         frozen: Followers | None = None,
         own_rates: Sequence[float] = _HOPED_RATES,
     ) -> None:
-        self.hit_rate: float = 0.0
         self.length = 0
         self._learning = [FollowerTable(), *([shared] if shared is not None else [])]
         self._supposed = FollowerTable()
@@ -233,12 +231,10 @@ class NgramProposer:
     def _judge(self, token: int) -> None:
         """Update the hit rates of the answers at the text's end with the token that came."""
         answers = self._answers(self._end)
-        best, _ = self._best(answers)
         for (length, row), rates in zip(answers, self._rates, strict=True):
             of_length = rates[length]
             for rank, follower in enumerate(row):
                 of_length[rank] += ((follower == token) - of_length[rank]) / _MEMORY
-        self.hit_rate += ((best == token) - self.hit_rate) / _MEMORY
 
     def _answers(self, end: Sequence[Context]) -> list[Answer]:
         """The answer of each table at the end of a text."""

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
 import pytest
 from cells import plain_ms
 from machines import MACHINES, written_ms
@@ -111,15 +109,15 @@ def test_choice_when_a_trial_loses_returns_and_waits_longer_each_time() -> None:
 def test_choice_when_a_trial_gains_takes_the_way_until_it_loses_to_decoding_alone() -> None:
     choice = Choice(Way.ALONE, Way.ALONE)
 
-    def passes(tokens_in_turns: int) -> None:
-        for _ in range(100):
+    def passes(number: int, tokens_in_turns: int) -> None:
+        for _ in range(number):
             choice.choose([Way.ALONE, Way.TURNS])
             in_turns = choice.way is Way.TURNS
             choice.learn(tokens_in_turns if in_turns else 1, 20.0 if in_turns else 10.0, 10.0, 1)
 
     ways = []
-    for count in (4, 1):
-        passes(count)
+    for number, tokens_in_turns in ((100, 4), (20, 1)):  # no other trial is due in these
+        passes(number, tokens_in_turns)
         ways.append(choice.settled)
     assert ways == [Way.TURNS, Way.ALONE]
 
@@ -166,9 +164,3 @@ class _Session:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.proposer = self
-        self.hit_rate = 0.0
-        self.tokens = np.empty(0, np.int64)
-
-    def propose(self, behind: Any, limit: int) -> list[int]:
-        return []

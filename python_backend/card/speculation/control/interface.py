@@ -10,15 +10,6 @@ from card.cache import LEAST_CHANCE, ROOT, Candidates
 from card.sampling import SamplingParameters
 
 
-class Proposals(Protocol):
-    """The n-grams of one text; see `NgramProposer`."""
-
-    @property
-    def hit_rate(self) -> float: ...
-
-    def propose(self, behind: Sequence[int], limit: int) -> list[int]: ...
-
-
 class ControlledSession(Protocol):
     """One session as controllers see it.
 
@@ -50,10 +41,6 @@ class ControlledSession(Protocol):
     @property
     def takes_turns(self) -> bool:
         """Whether the controller may let the target wait for the draft."""
-
-    @property
-    def proposer(self) -> Proposals:
-        """It has read the whole text."""
 
 
 class Share(NamedTuple):
