@@ -60,7 +60,7 @@ class Pard2Recipe(HeadRecipe):
     without: float = Field(0.1, ge=0, le=1)
     text_rows: int = Field(96, ge=1)
     soft_share: float = Field(0.9, ge=0, le=1)
-    projection_rate: float = Field(1e-3, gt=0)
+    projection_rate: float = Field(5e-3, gt=0)
     mask_rate: float = Field(2e-4, gt=0)
 
 
