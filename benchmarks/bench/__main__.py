@@ -1,4 +1,4 @@
-"""What `scripts/bench` runs: suite, family, streams, fleet, guest, lag, shapes and ways."""
+"""The commands of `scripts/bench`, from suite to ways."""
 
 
 def main() -> None:
@@ -9,6 +9,7 @@ def main() -> None:
     from bench.fleet import fleet
     from bench.guest import guest
     from bench.lag import lag
+    from bench.publishing import publishing
     from bench.shapes import shapes
     from bench.streams import streams
     from bench.suite import suite
@@ -20,7 +21,7 @@ def main() -> None:
         no_args_is_help=True,
         help="Measure how fast this machine decodes.",
     )
-    for command in (suite, family, streams, fleet, guest, lag, shapes, ways):
+    for command in (suite, family, streams, fleet, guest, lag, publishing, shapes, ways):
         app.command()(command)
     app(prog_name="scripts/bench")
 

@@ -53,7 +53,8 @@ def states_of(target: Engine, tokens: Sequence[int]) -> States | None:
 
 
 class Blocks:
-    """A draft behind its own drafter, which makes one greedy chain."""
+    """A draft behind its own drafter, which makes one greedy chain: in one pass, if it can. A place
+    of such a block at which no token is likely ends it."""
 
     def __init__(self, engine: Engine, settings: Settings, block: int) -> None:
         config = draft_config(settings)
@@ -66,7 +67,7 @@ class Blocks:
             adapts=False,
             block=block if config.block > 1 else 1,
         )
-        self._block = block
+        self._block, self._in_one_pass = block, config.block > 1
         self._drafter: Drafter = DRAFTERS[settings.drafter](engine, config)
 
     def accepted(self, written: Written, places: int, lag: int) -> float:
@@ -105,6 +106,8 @@ class Blocks:
             if nodes.replaces:
                 session.tree.clear()
             session.tree.add(nodes)
+            if nodes.tokens and self._in_one_pass:
+                break
         self._drafter.close(session)
         return _likeliest(session.tree)
 

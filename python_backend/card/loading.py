@@ -240,11 +240,17 @@ def threads_alone_of(target: TargetSettings, cores: int | None = None) -> int:
 
 
 def choose_engine(settings: Settings, model: ModelSettings) -> str:
-    """``auto`` is OpenVINO on a processor where it is installed, else torch."""
+    """``auto`` is OpenVINO on a processor where it is installed, else torch. Raises `EngineError`
+    if OpenVINO is set and not installed."""
     wanted = settings.engine_of(model)
+    installed = importlib.util.find_spec("openvino") is not None
+    if wanted == "openvino" and not installed:
+        raise EngineError(
+            "engine: openvino is set and the package is not installed; "
+            "install openvino, or set engine: auto"
+        )
     if wanted != "auto":
         return wanted
-    installed = importlib.util.find_spec("openvino") is not None
     return "openvino" if installed and model.device == "cpu" else "torch"
 
 
@@ -253,11 +259,6 @@ def _load(
 ) -> ConfigurableEngine:
     directory: Path = model.path
     if choose_engine(settings, model) == "openvino":
-        if importlib.util.find_spec("openvino") is None:
-            raise EngineError(
-                "engine: openvino is set and the package is not installed; "
-                "install openvino, or set engine: auto"
-            )
         from card.engines.openvino.engine import OpenVinoEngine
 
         return OpenVinoEngine.load(directory, options, any_rows=quickly)

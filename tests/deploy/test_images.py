@@ -85,9 +85,12 @@ def test_health_check_asks_what_the_supervisor_answers(image: Stage) -> None:
         health.close()
 
 
+DISTRIBUTIONS = importlib.metadata.packages_distributions()
+
+
 def _names_of(module: str) -> set[str]:
     """The distributions that have the module."""
-    found = importlib.metadata.packages_distributions()[PARTS.get(module, module)]
+    found = DISTRIBUTIONS[PARTS.get(module, module)]
     return {str(canonicalize_name(name)) for name in found}
 
 

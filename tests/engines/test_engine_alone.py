@@ -11,23 +11,19 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import tiny_models
-import torch
 from psutil import Process
 
 from card.cores import usable_cores
 from card.engines import Logits, SequenceTokens
 from card.engines.calibration import (
-    check_alone,
-    check_row_invariance,
     known_invariant,
     make_row_invariant,
 )
 from card.engines.interface import ArrayLogits
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
-from card.engines.torch.engine import TorchEngine
 from card.loading import threads_alone_of
-from card.settings import SettingsError, load_settings
+from card.settings import load_settings
 from card.settings.models import automatic_threads
 
 OPTIONS = EngineOptions(
@@ -82,39 +78,13 @@ def test_a_target_that_is_never_alone_takes_no_more_memory(larger: OpenVinoEngin
     engine = known_invariant(larger, larger.options)
     session = engine.open_session()
     held = []
-    for _ in range(3):
-        for _ in range(300):
+    for _ in range(2):
+        for _ in range(200):
             engine.forward([SequenceTokens(session, [7])])
             engine.commit_kv(session, [])
         held.append(Process().memory_info().rss / 2**20)
-    # Without a pass on all threads now and then it is 27 KiB for each pass, 16 MiB here.
-    assert held[-1] - held[0] < 8
-
-
-def test_without_a_way_to_let_threads_rest_there_are_no_more(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("model", "compiled"):
-        monkeypatch.setattr(f"card.engines.openvino.{module}.thread_limit", lambda: None)
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    assert engine.options.threads_alone == 0
-    session = engine.open_session()
-    for alone in (False, True):
-        engine.forward([SequenceTokens(session, [7])], alone=alone)
-        engine.commit_kv(session, [])
-
-
-def test_torch_computes_on_as_many_threads_as_it_may(checkpoint: Path) -> None:
-    before = torch.get_num_threads()
-    try:
-        engine = TorchEngine.load(checkpoint, OPTIONS)
-        session = engine.open_session()
-        for alone, threads in ((False, 1), (True, 2), (False, 1)):
-            engine.forward([SequenceTokens(session, [7])], alone=alone)
-            engine.commit_kv(session, [])
-            assert torch.get_num_threads() == threads
-    finally:
-        torch.set_num_threads(before)
+    # Without a pass on all threads now and then it is 27 KiB for each pass, 5 MiB here.
+    assert held[-1] - held[0] < 3
 
 
 class RoundsOtherwise(OpenVinoEngine):
@@ -177,17 +147,3 @@ def test_the_threads_of_a_target_follow_settings_and_cores(
         assert automatic_threads(target.get("threads_alone"), cores) == threads
     found = load_settings(target=target | {"threads": threads}).target
     assert threads_alone_of(found, cores) == threads_alone
-
-
-def test_rows_are_independent_on_two_threads_and_on_four(checkpoint: Path) -> None:
-    """What a target takes on four cores; the parts are the same on fewer."""
-    loaded = OpenVinoEngine.load(checkpoint, replace(OPTIONS, threads=2, threads_alone=4))
-    trials = (loaded.reconfigured(replace(options, paths=2)) for options in loaded.variants)
-    independent = next((trial for trial in trials if check_row_invariance(trial)), None)
-    assert independent is not None
-    assert check_alone(independent)
-
-
-def test_threads_alone_must_be_a_multiple_of_those_beside_the_draft() -> None:
-    with pytest.raises(SettingsError, match=r"threads_alone \(4\) must be a multiple of threads"):
-        load_settings(target={"threads": 3, "threads_alone": 4})

@@ -8,7 +8,6 @@ import logging
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,10 @@ from card.engines import Engine, EngineError
 from card.engines.calibration import ConfigurableEngine, known_invariant
 from card.engines.calibration_cache import (
     CALIBRATION_CACHE_VARIABLE,
-    Calibration,
     CalibrationCache,
     Subject,
 )
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.options import EngineOptions
 from card.engines.row_costs import RowCosts
 from card.loading import Examination, load_engine
 from card.settings import Role, Settings, load_settings
@@ -111,15 +108,6 @@ def test_a_second_load_knows_what_the_first_found_out(pair: Settings, examined: 
     assert examined.seen == OF_TARGET + KNOWN + OF_DRAFT
     examined.load(pair, "draft")
     assert examined.seen == OF_TARGET + KNOWN + OF_DRAFT + KNOWN
-
-
-def test_outside_a_service_nothing_is_remembered(
-    pair: Settings, examined: Examined, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(CALIBRATION_CACHE_VARIABLE, raising=False)
-    examined.load(pair, "target")
-    examined.load(pair, "target")
-    assert examined.seen == 2 * OF_TARGET
 
 
 @pytest.mark.usefixtures("service")
@@ -243,31 +231,3 @@ def test_where_rows_are_independent_in_float32_alone_a_target_is_loaded_so_and_r
         assert engine.row_invariant
         assert engine.options.dtype == "float32"
     assert seen == ["bfloat16", "float32", "warm up", "warm up"]
-
-
-def test_a_directory_that_cannot_be_written_or_that_a_link_names_is_borne(
-    pair: Settings, examined: Examined, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A link, as of a directory whose name the stubs cannot spell, is made where it leads."""
-    monkeypatch.setenv(CALIBRATION_CACHE_VARIABLE, "/proc/calibration")
-    assert examined.load(pair, "draft").row_costs_ms
-    (tmp_path / "link").symlink_to(tmp_path / "José")
-    monkeypatch.setenv(CALIBRATION_CACHE_VARIABLE, str(tmp_path / "link"))
-    examined.load(pair, "draft")
-    assert list((tmp_path / "José").glob("draft*.json"))
-
-
-def test_what_another_device_computes_is_not_remembered(pair: Settings, service: Path) -> None:
-    options = EngineOptions(context=128, sessions=2, device="cuda")
-    memory = CalibrationCache.of_this_service("target", "torch", pair.target.path, options)
-    memory.remember(Calibration.of(options, RowCosts({1: 1.0})))
-    assert not service.exists()
-
-
-@pytest.mark.parametrize(("found", "wanted"), [(0, 2), (2, 0)])
-def test_no_more_threads_are_taken_than_were_found_to_be_right_and_are_wanted(
-    found: int, wanted: int
-) -> None:
-    options = EngineOptions(context=128, sessions=2, threads=1, threads_alone=wanted)
-    known = Calibration.of(replace(options, threads_alone=found), RowCosts({1: 1.0}))
-    assert known.applied_to(options).threads_alone == 0

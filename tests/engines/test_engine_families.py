@@ -193,23 +193,6 @@ def test_longrope_has_its_long_divisors_in_an_engine_of_a_longer_context(
     assert_close(found, tiny_models.reference_logits(model, text))
 
 
-def test_a_greedy_text_is_that_of_transformers(checkpoint: Checkpoint) -> None:
-    engine = checkpoint.engine()
-    prompt, count = TEXT[:20], 40
-    session = engine.open_session()
-    text = list(prompt)
-    row = tiny_models.read(engine, session, prompt, [20])[-1]
-    for _ in range(count):
-        text.append(int(row.argmax()))
-        row = tiny_models.read(engine, session, text[-1:], [1])[-1]
-    with torch.inference_mode():
-        expected = list(prompt)
-        for _ in range(count):
-            logits = checkpoint.model(torch.tensor([expected]), use_cache=False).logits
-            expected.append(int(logits[0, -1].argmax()))
-    assert text == expected
-
-
 def test_a_checkpoint_in_shards_and_in_bfloat16_reads_like_one_file(
     tmp_path: Path, engine_class: type[AnyEngine]
 ) -> None:

@@ -17,7 +17,7 @@ from transformers import LlamaConfig
 from watched_passes import product_types
 
 from card.engines.calibration import check_alone, make_row_invariant
-from card.engines.checkpoints import DenseMatrix, GroupedMatrix, quantised
+from card.engines.checkpoints import GroupedMatrix
 from card.engines.checkpoints.kept_as import KEPT_AS
 from card.engines.interface import SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
@@ -136,16 +136,6 @@ def test_attention_reads_float16_from_the_memory_of_our_pages(tmp_path: Path) ->
         pages.give_back()
         [forgotten] = forward_rows(engine, [SequenceTokens(session, TEXT[:1])])
     assert not np.array_equal(known, forgotten)
-
-
-@pytest.mark.parametrize(("bits", "most_error"), [(8, 0.5), (4, 0.75)])
-def test_a_weight_is_moved_by_less_than_a_step(bits: int, most_error: float) -> None:
-    """In four bits the zero point is rounded too, by which the outermost codes may be cut off."""
-    weights = np.random.default_rng(0).standard_normal((8, 256), np.float32)
-    matrix = quantised(DenseMatrix(weights), bits, 32)
-    steps = np.abs(matrix.dense() - weights).reshape(8, 8, 32) / matrix.scale[..., None]
-    assert steps.max() < most_error + 0.2
-    assert not matrix.zero_points()[1].any()
 
 
 def test_codes_and_remainders_give_the_weights_of_the_file() -> None:

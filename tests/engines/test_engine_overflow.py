@@ -124,21 +124,6 @@ def test_a_rejected_candidate_changes_nothing(
         assert read(engine, session, TEXT[24:], [1]).tobytes() == by_single_rows[24:].tobytes()
 
 
-def test_a_candidate_changes_nothing_in_a_pass_that_sessions_share(
-    load: Callable[[int], AnyEngine], by_single_rows: NDArray[np.float32]
-) -> None:
-    engine = load(1)
-    with opened(engine) as lied_to, opened(engine) as honest:
-        read(engine, lied_to, TEXT[:20], [20])
-        batch = [
-            SequenceTokens(lied_to, [*TEXT[20:22], OVERFLOWS, 5]),
-            SequenceTokens(honest, TEXT[:2]),
-        ]
-        found = forward_rows(engine, batch)
-        assert found[0][:2].tobytes() == by_single_rows[20:22].tobytes()
-        assert found[1].tobytes() == by_single_rows[:2].tobytes()
-
-
 def test_a_later_session_finds_nothing_of_one_that_overflowed(
     load: Callable[[int], AnyEngine], by_single_rows: NDArray[np.float32]
 ) -> None:
@@ -146,17 +131,6 @@ def test_a_later_session_finds_nothing_of_one_that_overflowed(
     broken = read_alone(engine, [*TEXT, OVERFLOWS, *TEXT], [40])
     assert not np.isfinite(broken[-1]).any()
     assert read_alone(engine, TEXT, [1]).tobytes() == by_single_rows.tobytes()
-
-
-def test_a_prompt_that_overflows_has_no_logits_though_nobody_asked_for_those_of_the_row(
-    load: Callable[[int], AnyEngine],
-) -> None:
-    engine = load(1)
-    with opened(engine) as session:
-        engine.forward([SequenceTokens(session, [*TEXT[:10], OVERFLOWS, *TEXT[10:20]], logits=0)])
-        engine.commit_kv(session, range(21))
-        read(engine, session, TEXT[20:30], [10])
-        assert not np.isfinite(read(engine, session, TEXT[30:], [1])).any()
 
 
 def test_a_growing_tree_ranks_as_if_a_branch_that_overflows_were_not_there(

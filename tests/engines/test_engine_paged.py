@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
-import openvino as ov
 import pytest
 import tiny_models
-from real_pair import TARGET
-from this_processor import skip_unless_computed_in
 from tiny_models import SLIDING_WINDOW, forward_rows, opened, random_tokens, read
 from watched_passes import recorded_passes
 
 from card.engines import EngineError, SequenceTokens
-from card.engines.architecture import read_architecture
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.pages import PagedCache, PageMemory, pages_of
-from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
-from card.engines.prefix_cache import BLOCK
-from card.engines.torch.engine import TorchEngine
-from card.loading import load_engine
-from card.settings import load_settings
+from card.engines.options import EngineOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,31 +27,12 @@ OPTIONS = EngineOptions(
     graph_rows=(1, 4, 16, 64),
 )
 TEXT = random_tokens(100)
-CLOSE = 1e-4
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     tiny_models.save(tmp_path, "qwen3")
     return tmp_path
-
-
-@pytest.mark.parametrize(("dtype", "close"), [("float32", CLOSE), ("bfloat16", 0.3)])
-def test_a_trained_target_says_what_it_says_in_torch(dtype: Dtype, close: float) -> None:
-    skip_unless_computed_in(dtype)
-    options = replace(OPTIONS, context=512, dtype=dtype, compressed=True)
-    engines = [kind.load(TARGET, options) for kind in (OpenVinoEngine, TorchEngine)]
-    text = random_tokens(300, vocabulary=engines[0].vocabulary)
-    found, expected = (tiny_models.read_alone(engine, text, [64, 4, 1, 3]) for engine in engines)
-    assert np.abs(found - expected).max() < close
-    assert (found.argmax(axis=1) == expected.argmax(axis=1)).mean() > 0.97
-
-
-def test_padded_rows_have_the_same_bits(checkpoint: Path) -> None:
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    expected = tiny_models.read_alone(engine, TEXT, [1])
-    padded = engine.reconfigured(replace(OPTIONS, row_multiple=4))
-    np.testing.assert_array_equal(tiny_models.read_alone(padded, TEXT, [1, 3, 64]), expected)
 
 
 def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
@@ -124,61 +96,7 @@ def test_a_tree_that_no_decoder_takes_with_its_copies_is_computed_row_by_row(
     np.testing.assert_array_equal(behind, expected[60:])
 
 
-def test_a_text_takes_no_pages_for_being_kept(tmp_path: Path) -> None:
-    tiny_models.save(tmp_path, "qwen3")
-    options = replace(OPTIONS, sessions=2, kept_tokens=4 * BLOCK)
-    memory = PageMemory(read_architecture(tmp_path), pages_of(options), ov.Type.f32)
-    kv, kept = PagedCache(memory, options), 2
-    pages = kv.free_pages
-    kv.table[0, :3] = written = [kv.take() for _ in range(3)]
-    kv.copy(0, 0, 2 * BLOCK, kept, BLOCK)
-    assert kv.free_pages == pages - 3
-    kv.release(0)
-    assert kv.free_pages == pages - 2
-    for lane in (0, 1):
-        kv.copy(kept, BLOCK, 3 * BLOCK, lane, 0)
-    assert kv.table[:2, :2].tolist() == [written[:2], written[:2]]
-    for lane in range(3):
-        kv.release(lane)
-    assert kv.free_pages == pages
-
-
 # --- how models are loaded ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> dict[str, Any]:
-    tiny_models.save_pair(tmp_path)
-    return {
-        "target": {"path": tmp_path / "target", "dtype": "float32"},
-        "draft": {"path": tmp_path / "draft", "dtype": "float32"},
-        "limits": {"prompt_tokens": 64, "context_tokens": 128},
-        "cache": {"slots": 2},
-        "engine": "openvino",
-    }
-
-
-def test_a_target_of_subtrees_has_the_bits_of_one_of_chains(pair: dict[str, Any]) -> None:
-    engines = [
-        load_engine(load_settings(**pair, speculation={"query": query}), "target")
-        for query in ("chain", "subtree")
-    ]
-    assert all(engine.row_invariant for engine in engines)
-    found, expected = (tiny_models.read_alone(engine, TEXT, [20, 1, 4]) for engine in engines)
-    np.testing.assert_array_equal(found, expected)
-
-
-def test_decoders_that_were_not_compiled_are_compiled_when_they_are_wanted(
-    checkpoint: Path,
-) -> None:
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    expected = tiny_models.read_alone(engine, TEXT, [1])
-    # In the end that for any pass is there, and serves as well.
-    wanted = [((2, 32), 32), ((), MAX_PASS_ROWS), ((1, 4), MAX_PASS_ROWS)]
-    for graph_rows, most_rows in wanted:
-        engine = engine.reconfigured(replace(OPTIONS, graph_rows=graph_rows))
-        assert engine.most_rows == most_rows
-        np.testing.assert_array_equal(tiny_models.read_alone(engine, TEXT, [2, 1, 1]), expected)
 
 
 def test_a_cache_that_the_system_has_no_room_for_is_refused_by_its_settings(

@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
 from card.engines import EngineError
-from card.engines.architecture import read_architecture
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.loading import load_engine
 from card.settings import Settings, load_settings
 
 OPTIONS = EngineOptions(context=64, sessions=1, dtype="float32")
@@ -171,11 +169,6 @@ def test_a_file_that_is_damaged_is_refused_by_name(
     assert name in refusal(directory)
 
 
-def test_a_top_level_rope_theta_counts_where_its_section_has_none(directory: Path) -> None:
-    edit_config(directory, rope_theta=500_000.0, rope_parameters={"rope_theta": None})
-    assert read_architecture(directory).rope.theta == 500_000.0
-
-
 UP, Q_BIAS = "model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias"
 MISSING = ("model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight", "lm_head.weight")
 
@@ -235,12 +228,6 @@ def test_what_the_index_does_not_name_is_no_part_of_the_model(
     np.testing.assert_array_equal(logits(first.parent), expected)
 
 
-def test_a_file_beside_a_whole_model_is_no_part_of_it(directory: Path) -> None:
-    expected = logits(directory)
-    save_file(other_weights(directory / "model.safetensors"), directory / "zzz.safetensors")
-    np.testing.assert_array_equal(logits(directory), expected)
-
-
 def test_shards_that_contradict_the_index_or_each_other_are_refused(shards: list[Path]) -> None:
     first, second, *_ = shards
     tensors = load_file(first)
@@ -256,21 +243,6 @@ def test_shards_that_contradict_the_index_or_each_other_are_refused(shards: list
     message = refusal(first.parent)
     assert "lies in copy.safetensors and in" in message
     assert first.name in message
-
-
-def test_a_dtype_that_an_engine_does_not_compute_in_is_refused(directory: Path) -> None:
-    options = EngineOptions(context=64, sessions=1, dtype="int8")
-    with pytest.raises(EngineError, match="int8; engine: openvino"):
-        TorchEngine.load(directory, options)
-
-
-def test_torch_names_a_processor_that_cannot_multiply_in_bfloat16(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny_models.save(tmp_path, "llama3")
-    monkeypatch.setattr("card.engines.torch.engine.packs_bfloat16", lambda: False)
-    with pytest.raises(EngineError, match="lacks AVX-512; set dtype: float32"):
-        TorchEngine.load(tmp_path, EngineOptions(context=64, sessions=1, dtype="bfloat16"))
 
 
 # --- the pair -------------------------------------------------------------------------------------
@@ -290,15 +262,3 @@ def pair(tmp_path: Path, context: int = 128) -> Settings:
         )
     )
     return load_settings(tmp_path / "settings.yaml")
-
-
-@pytest.mark.parametrize("context", [2, 128])
-@pytest.mark.usefixtures("one_thread")
-def test_a_loaded_target_says_that_its_rows_are_independent_and_what_they_cost(
-    tmp_path: Path, context: int
-) -> None:
-    engine = load_engine(pair(tmp_path, context), "target")
-    assert engine.row_invariant
-    assert engine.row_costs_ms.keys() >= {1, 4, 8, 16}
-    assert all(cost > 0 for cost in engine.row_costs_ms.values())
-    assert (engine.vocabulary, engine.context) == (tiny_models.VOCABULARY, context)

@@ -11,7 +11,6 @@ import pytest
 import tiny_models
 import torch
 from numpy.typing import NDArray
-from real_pair import TARGET
 from tiny_models import opened, random_tokens, read_alone
 
 from card.engines import FOLLOWS_PREFIX, Engine, EngineError, SequenceTokens
@@ -97,24 +96,6 @@ def test_no_bit_changes_when_states_are_tapped(
     found = [read_alone(engine, TEXT, [1, 4, 16, 9]).tobytes() for engine in (plain, tapped)]
     assert found[0] == found[1]
     assert check_row_invariance(plain) == check_row_invariance(tapped)
-
-
-def test_no_bit_changes_when_a_target_of_codes_is_tapped() -> None:
-    options = replace(OPTIONS, dtype="auto", compressed=True, taps=(2, 4, 5))
-    plain = OpenVinoEngine.load(TARGET, replace(options, taps=()))
-    tapped = OpenVinoEngine.load(TARGET, options)
-    text = random_tokens(60, vocabulary=plain.vocabulary)
-    found = [read_alone(engine, text, [1, 4, 16, 9]).tobytes() for engine in (plain, tapped)]
-    assert found[0] == found[1]
-
-
-def test_engine_without_taps_returns_no_states(
-    engine_class: type[AnyEngine], tmp_path: Path
-) -> None:
-    tiny_models.save(tmp_path, "llama3")
-    engine = engine_class.load(tmp_path, replace(OPTIONS, taps=()))
-    with opened(engine) as session:
-        assert engine.forward([SequenceTokens(session, TEXT)])[0].states is None
 
 
 def test_load_refuses_when_a_tap_is_beyond_the_layers(

@@ -14,7 +14,7 @@ from gguf import GGUFWriter
 from numpy.typing import NDArray
 from transformers import LlamaConfig, PreTrainedModel
 
-from card.engines import EngineError, Ranking, SequenceTokens
+from card.engines import EngineError
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import GroupedMatrix, JoinedMatrix, open_checkpoint
 from card.engines.openvino.engine import OpenVinoEngine
@@ -70,25 +70,6 @@ def test_model_in_parts_computes_what_transformers_computes(tmp_path: Path, fami
     assert len(parts) > 2
     assert difference(parts[1], model) < CLOSE
     assert difference(tmp_path, model, OpenVinoEngine) < CLOSE
-
-
-def test_openvino_computes_the_same(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
-    model = gguf_models.write(file, "llama", "F16")
-    assert difference(file, model, OpenVinoEngine) < CLOSE
-
-
-def test_a_gguf_file_may_be_the_draft(tmp_path: Path) -> None:
-    file = tmp_path / "model.gguf"
-    gguf_models.write(file, "llama", "Q4_1")
-    options = EngineOptions(context=128, sessions=1, paths=0, pending=64, dtype="float32")
-    engine = OpenVinoEngine.load(file, options)
-    ranking = Ranking(4)
-    with tiny_models.opened(engine) as session:
-        (logits,) = engine.forward([SequenceTokens(session, TEXT, logits=1, ranking=ranking)])
-    best, _ = logits.best()
-    (expected,) = tiny_models.read_alone(TorchEngine.load(file, OPTIONS), TEXT, (32,))[-1:]
-    assert best[0].tolist() == np.argsort(-expected)[:4].tolist()
 
 
 def test_rows_of_query_and_key_are_exactly_those_of_the_model(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import json
 import os
 import signal
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from card.settings import REPOSITORY_ROOT
 from gpu import apart, phases
 from gpu.command import app
 from gpu.phases import Job
@@ -162,54 +160,6 @@ def test_run_when_ended_by_a_signal_keeps_its_findings(
     assert not any(is_running(int(pid)) for pid in said.split(":")[1].split())
     assert process.returncode == 1
     assert written["verdict"] == last.rstrip("\n")
-
-
-def test_run_when_the_disk_is_full_for_a_while_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, refused = Report.write, []
-
-    def write_or_not(report: Report) -> None:
-        if [check.name for check in report.checks] == ["sums"]:
-            refused.append(True)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(report)
-
-    monkeypatch.setattr(Report, "write", write_or_not)
-    result, written = run(tmp_path, "finish,fail")
-    assert refused
-    assert "No space left" in result.output
-    assert states(written) == {"finish": "finished", "fail": "failed"}
-    assert len(written["checks"]) == 2
-    assert "written: " in result.output
-
-
-@pytest.mark.parametrize("option", ["--results", "--scratch"])
-def test_folder_when_it_takes_no_file_is_refused_before_any_phase(
-    tmp_path: Path, option: str
-) -> None:
-    (tmp_path / "file").touch()
-    folder = str(tmp_path / "file" / "folder")
-    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "finish", option, folder])
-    assert result.exit_code == 2, result.output
-    assert result.output.count("\n") == 1
-    assert result.output.startswith(f"gpu_check: {option}: ")
-
-
-def test_script_when_a_package_is_missing_says_so_in_one_line(tmp_path: Path) -> None:
-    bare = tmp_path / "python"
-    bare.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
-    bare.chmod(0o755)
-    done = subprocess.run(
-        [REPOSITORY_ROOT / "scripts/gpu_check", "--device", "cpu"],
-        env=os.environ | {"PYTHON": str(bare)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "has no " in done.stderr
 
 
 if __name__ == "__main__":  # a process of its own, which a signal may end

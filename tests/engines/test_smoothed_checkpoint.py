@@ -17,7 +17,6 @@ from card.engines.checkpoints import (
     LinearTensors,
     SmoothedCheckpoint,
     smoothed,
-    worth_smoothing,
 )
 from card.engines.checkpoints.forward import forward, inputs_of
 
@@ -38,8 +37,6 @@ ARCHITECTURE = Architecture(
 )
 OUTLIERS = 32.0
 """Trained models have inputs that are so much larger, and beside them weights that are smaller."""
-LARGE = 2048
-"""So many inputs and outputs make a matrix that keeps its codes."""
 
 
 class Q41:
@@ -122,18 +119,6 @@ def test_a_smoothed_layer_computes_the_same(architecture: Architecture) -> None:
             assert isinstance(tensors.weight, GroupedMatrix)
             assert tensors.weight.bits == 8
             assert not tensors.weight.zero_points()[1].any()
-
-
-def test_codes_with_whole_zero_points_stay() -> None:
-    assert not worth_smoothing(Q41(ARCHITECTURE, whole=True))
-    assert worth_smoothing(Q41(ARCHITECTURE))
-
-
-def test_large_matrices_stay_in_four_bits() -> None:
-    a = replace(ARCHITECTURE, layers=1, hidden=LARGE, heads=64, kv_heads=64)
-    (layer,) = SmoothedCheckpoint(Q41(a, biases=False), a).layers()
-    matrices = [layer.query_key_value.weight, layer.output.weight, layer.gate_up.weight]
-    assert [m.bits for m in matrices if isinstance(m, GroupedMatrix)] == [4, 8, 4]
 
 
 def test_a_second_load_smooths_by_what_the_first_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ No test here needs a GPU: what a machine shows is handed in.
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from card.engines.torch.captured.device import (
 )
 from card.engines.torch.captured.engine import CapturedEngine
 from card.loading import choose_engine, load_engine
-from card.settings import SettingsError, load_settings
+from card.settings import load_settings
 
 WITHOUT_CUDA = Devices("2.13.0+cpu", None, ())
 WITHOUT_DEVICE = Devices("2.13.0", "12.9", ())
@@ -77,11 +76,6 @@ def test_dtype_is_refused_by_name_when_the_kernels_do_not_compute_in_it(
         assert choose_dtype(wanted, torch.device("cuda:0")) is found
 
 
-def test_a_missing_device_is_noticed_before_any_file_is_read() -> None:
-    with pytest.raises(EngineError, match="without CUDA"):
-        CapturedEngine.load(Path("/nowhere"), OPTIONS, WITHOUT_CUDA)
-
-
 @pytest.mark.parametrize(
     ("family", "named"),
     [
@@ -99,41 +93,11 @@ def test_a_model_that_the_kernels_do_not_compute_is_refused_by_name(
         CapturedEngine.load(tmp_path, OPTIONS, HOPPERS)
 
 
-def test_a_llama_of_another_activation_or_rotation_is_refused_on_cuda(tmp_path: Path) -> None:
-    tiny_models.save(tmp_path, "llama2")
-    config = tmp_path / "config.json"
-    plain = json.loads(config.read_text())
-    for change in ({"hidden_act": "gelu_new"}, {"partial_rotary_factor": 0.5}):
-        rope = plain["rope_parameters"] | change
-        config.write_text(json.dumps(plain | change | {"rope_parameters": rope}))
-        with pytest.raises(EngineError, match="does not run on CUDA"):
-            CapturedEngine.load(tmp_path, OPTIONS, HOPPERS)
-
-
 def test_a_device_in_the_settings_reaches_the_engine() -> None:
     settings = load_settings(target={"device": "cuda:99"}, draft={"device": "cuda"})
     assert choose_engine(settings, settings.target) == "torch"
     with pytest.raises(EngineError, match="cuda:99"):
         load_engine(settings, "target")
-
-
-@pytest.mark.parametrize(
-    ("section", "named"),
-    [
-        ({"device": "cuda:0", "engine": "openvino"}, "openvino runs on cpu alone"),
-        ({"device": "cuda:0", "dtype": "int8"}, "int8 does not run on a GPU"),
-        ({"device": "cuda:0", "dtype": "float32"}, "float32 does not run on a CUDA device"),
-        ({"device": "cpu", "dtype": "float16"}, "float16 does not run on a processor"),
-        ({"device": "cuda:"}, "device"),
-        ({"device": "mps"}, "device"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(
-    section: dict[str, str], named: str
-) -> None:
-    with pytest.raises(SettingsError, match="target") as caught:
-        load_settings(target=section)
-    assert named in str(caught.value)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -175,13 +139,3 @@ def test_the_slots_that_a_refusal_names_fit_and_no_more_do(
     assert f"{slots} slot" in message
     assert refusal(need, replace(options, sessions=slots), free) is None
     assert refusal(need, replace(options, sessions=slots + 1), free) is not None
-
-
-def test_a_refusal_names_the_context_that_would_fit() -> None:
-    need = Need(weights=16 << 30, workspace=1 << 30, kv_position=1 << 17, spare=512)
-    options = replace(OPTIONS, sessions=16, context=8192)
-    message = refusal(need, options, need.total(16, 2048))
-    assert message is not None
-    assert "16 slots of 2048 positions (limits.context_tokens)" in message
-    assert refusal(need, replace(options, context=2048), need.total(16, 2048)) is None
-    assert "16.0 GiB" in message

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import tiny_models
 import torch
-from echo_kernels import EchoKernels, echo_engine
+from echo_kernels import echo_engine
 from tiny_models import random_tokens, read_alone
 
-from card.engines import Logits, SequenceTokens
-from card.engines.calibration import check_row_invariance
 from card.engines.options import EngineOptions
-from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.static import Replayed
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -92,18 +89,3 @@ def test_memory_is_freed_at_once_when_an_engine_is_dropped(directory: Path) -> N
         assert keys() is None
     finally:
         gc.enable()
-
-
-def test_check_of_rows_ends_when_its_time_is_over(directory: Path) -> None:
-    """One comparison is always made."""
-    passes: list[int] = []
-
-    class Counted(CapturedEngine):
-        examination_s = 0.0
-
-        def forward(self, batch: Sequence[SequenceTokens], *, alone: bool = False) -> list[Logits]:
-            passes.append(len(batch))
-            return super().forward(batch, alone=alone)
-
-    assert check_row_invariance(Counted(EchoKernels(directory), OPTIONS))  # type: ignore[arg-type]
-    assert len(passes) == 9, "eight rows, one by one and at once"

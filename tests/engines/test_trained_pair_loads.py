@@ -70,7 +70,3 @@ def test_codes_are_refused_by_name_where_onednn_may_not_multiply_by_them(
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     with pytest.raises(EngineError, match=r"unset ONEDNN_MAX_CPU_ISA \(AVX2\)"):
         load_engine(settings_in("int8"), "draft")
-
-
-def test_a_draft_in_float32_keeps_its_matrices_compressed() -> None:
-    assert load_engine(settings_in("float32"), "draft").most_rows == 64

@@ -157,7 +157,7 @@ def test_command_tunes_resumes_and_refuses_what_it_cannot_do(
     assert (code, "begun with another recipe" in said) == (2, True)
 
 
-def test_free_ids_are_special_tokens_that_nothing_uses(
+def test_free_ids_are_used_by_nothing_and_special_ones_come_first(
     tmp_path: Path, texts: NDArray[np.uint16]
 ) -> None:
     shutil.copytree(DRAFT, tmp_path, dirs_exist_ok=True)
@@ -171,3 +171,6 @@ def test_free_ids_are_special_tokens_that_nothing_uses(
     used = texts.copy()
     used[0, 0] = unranked[0]
     assert free_ids(tmp_path, used, 2) == unranked[1:]
+    (other,) = set(free_ids(tmp_path, used, 3)) - set(unranked[1:])
+    assert other not in ranked
+    assert other not in used

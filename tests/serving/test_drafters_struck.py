@@ -42,7 +42,6 @@ class Drafter:
 
 
 DRAFTERS = {
-    "cascade": Drafter({"drafter": "cascade", "ngram_tokens": 10}),
     "hierarchy": Drafter({"drafter": "hierarchy", "proposals": "phrases", "query": "subtree"}),
     "phrases": Drafter({"drafter": "phrases"}, "target"),
     "parallel": Drafter(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,25 +76,6 @@ async def test_a_chat_is_written_down_as_documented(
         whole.usage.prompt_tokens,
         whole.usage.completion_tokens,
     )
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_log_probabilities_come_one_per_token(client: openai.OpenAI, stream: bool) -> None:
-    answer: Any = client.completions.create(
-        model=MODEL, prompt=PROMPT, max_tokens=32, temperature=0, logprobs=1, stream=stream
-    )
-    choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
-    values = [value for choice in choices for value in choice.logprobs.token_logprobs]
-    assert len(values) == 32
-    assert all(math.isfinite(value) and value <= 0 for value in values)
-    if not stream:
-        assert "".join(choices[0].logprobs.tokens) == choices[0].text
-    chat: Any = client.chat.completions.create(
-        model=MODEL, messages=TALK, max_tokens=16, temperature=0, logprobs=True
-    )
-    tokens = chat.choices[0].logprobs.content
-    assert len(tokens) == chat.usage.completion_tokens
-    assert "".join(token.token for token in tokens) == chat.choices[0].message.content
 
 
 def spelt(tokenizer: Tokenizer) -> list[str]:
@@ -208,15 +188,6 @@ def test_a_field_that_is_not_is_refused_by_name_and_harms_nobody(
 
 
 REQUEST: dict[str, Any] = {"model": MODEL, "prompt": PROMPT, "max_tokens": 6}
-
-
-def test_an_answer_that_takes_too_long_is_a_gateway_timeout(server: RunningService) -> None:
-    with running_gateway(server, "--timeout-s=0.2") as gateway:
-        status, _, text = gateway.ask(
-            "/v1/completions", {**REQUEST, "max_tokens": 1000, "ignore_eos": True}
-        )
-    assert status == 504
-    assert json.loads(text)["error"]["type"] == "server_error"
 
 
 CALLS: Any = [

@@ -8,7 +8,7 @@ import random
 import secrets
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import pytest
@@ -16,7 +16,6 @@ from recorded_draft import Recorded
 from running_service import BACK_S, RunningService, StartService
 from tritonclient.grpc.aio import InferenceServerClient
 
-from bench.served import delaying_proxy
 from card_client import CardClient, CardError, GenerateRequest
 from card_client.edge import LONGEST_CHAIN, stream
 from card_client.wire import Draft, encode_draft
@@ -212,43 +211,3 @@ async def test_what_takes_drafts_may_die_and_the_text_goes_on(
             )
         )
     assert (again.text, again.accepted > MAX_TOKENS // 4) == (right.text, True)
-
-
-# --- many, and far away --------------------------------------------------------------------------
-
-
-async def of_eight_devices(
-    service: RunningService, delay_ms: int, tokens: int, decoding: str, *, whole: bool
-) -> tuple[list[Text], float]:
-    """The texts of eight devices whose drafts were recorded before, each so far away, and how many
-    steps of theirs a pass of the target made."""
-    inputs = {"decoding": decoding, "max_tokens": tokens}
-    async with CardClient(service.grpc) as client:
-        rights = [await alone(client, prompt, max_tokens=tokens) for prompt in PROMPTS]
-    before = figures(service)
-    async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(delaying_proxy(service.grpc, delay_ms / 1e3))
-        clients = [await stack.enter_async_context(CardClient(proxy)) for _ in PROMPTS]
-        devices = [Recorded(right.ids, share_wrong=0.1) for right in rights]
-        texts = await asyncio.gather(
-            *(
-                read(stream(client, request_for(prompt, **inputs), device, whole=whole))
-                for client, prompt, device in zip(clients, PROMPTS, devices, strict=True)
-            )
-        )
-    assert [got.text for got in texts] == [right.text for right in rights]
-    steps = sum(got.steps for got in texts)
-    await service.until(lambda: figures(service)[0] - before[0] >= steps, "all steps are told")
-    return texts, steps / (figures(service)[1] - before[1])
-
-
-async def test_devices_far_away_that_take_turns_with_the_server_save_most_passes(
-    service: RunningService,
-) -> None:
-    texts, _ = await of_eight_devices(service, 80, 64, "draft_then_verify", whole=True)
-    assert all(got.accepted > 2 * got.steps for got in texts)
-
-
-def figures(service: RunningService) -> tuple[float, float]:
-    """Steps of all sessions, and passes."""
-    return (service.metric("card_target_steps_total"), service.metric("card_target_passes_total"))

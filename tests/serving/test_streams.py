@@ -125,17 +125,6 @@ async def test_what_is_asked_for_is_reported(server: RunningService) -> None:
     assert reply.one("cache_hits") <= reply.one("cache_queries")
 
 
-async def test_accepted_bytes_never_exceed_the_delta(server: RunningService) -> None:
-    asked = {"text_input": PROMPTS[0], "max_tokens": 96, "decoding": "draft_then_verify"}
-    replies = await server.ask(stream=True, **asked, **UNLIKE_OTHERS)
-    accepted = [reply.one("accepted_bytes") for reply in replies]
-    assert all(
-        0 <= count <= len(reply.text.encode())
-        for count, reply in zip(accepted, replies, strict=True)
-    )
-    assert any(accepted)
-
-
 async def test_timeout_is_honoured_from_grpc_and_from_http(server: RunningService) -> None:
     request: dict[str, Any] = {"text_input": PROMPTS[0], "max_tokens": 1000, "end_id": -1}
     with pytest.raises(Refused, match="DEADLINE_EXCEEDED: timeout is over while decoding"):

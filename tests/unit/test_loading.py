@@ -68,16 +68,6 @@ def test_two_that_want_to_measure_do_so_one_after_the_other(tmp_path: Path) -> N
         first.end()
 
 
-def test_without_a_place_for_the_lock_nobody_waits(tmp_path: Path) -> None:
-    nowhere = tmp_path / "file"
-    nowhere.touch()
-    for directory in (None, nowhere):
-        models = [Model(directory, measures=True) for _ in range(2)]
-        assert all(model.measures.wait(_SOON_S) for model in models)
-        for model in models:
-            model.end()
-
-
 def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(tmp_path: Path) -> None:
     """It shares all that is open, whatever a library forked it for."""
     lives, ends = os.pipe()
@@ -108,13 +98,6 @@ def test_a_phase_is_told_while_it_lasts_and_logged_afterwards(
     assert told == ["compile", ""]
     (message,) = caplog.messages
     assert re.fullmatch(r"models/target: compile took \d+\.\d s", message)
-
-
-def test_a_phase_that_fails_is_over_too() -> None:
-    told: list[str] = []
-    with pytest.raises(ValueError, match="damaged"), watched_by(told.append), phase("read", "x"):
-        raise ValueError("damaged")
-    assert told == ["read", ""]
 
 
 def test_the_supervisor_reads_the_phase_and_how_long_it_has_lasted(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from loading.supervised import SUPERVISOR
 _PACKAGES = ("python_backend", "client", "gateway")
 _IDLE_S = 1.5
 _LOOK_S = 0.05
+_FIRST_REQUESTS = 3
+"""Before the traced one: what only a first pass of a size does is not a token's way."""
 _PROMPT = "The largest ocean is the"
 
 
@@ -36,7 +38,8 @@ def main(
         with starting_service(load_settings(), None, folder / "log", command=command) as service:
             while not service.server.is_settled():
                 time.sleep(_LOOK_S)
-            _ask(service)  # what only a first request does is not a token's way
+            for _ in range(_FIRST_REQUESTS):
+                _ask(service)
             with _phase(folder, "idle"):
                 time.sleep(_IDLE_S)
             with _phase(folder, "request"):

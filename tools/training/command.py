@@ -15,6 +15,7 @@ from training import stages
 from training.compute import Compute, compute_of, device_of
 from training.divergences import Divergence
 from training.heads.command import heads
+from training.own_texts import texts
 from training.parallel.command import parallel
 from training.recipe import Recipe, read_recipe
 from training.terminal import bar, console, print_figures, told
@@ -34,6 +35,7 @@ _OUTPUT = Path("build/pair")
 _OWN_PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts.jsonl"
 
 
+app.command()(texts)
 app.command()(parallel)
 app.command()(heads)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
@@ -45,7 +46,7 @@ def told() -> Iterator[None]:
     try:
         yield
     except (ValueError, FileNotFoundError) as error:
-        console.print(f"[red]error:[/red] {error}", soft_wrap=True, highlight=False)
+        console.print(f"[red]error:[/red] {escape(str(error))}", soft_wrap=True, highlight=False)
         raise typer.Exit(2) from error
     except KeyboardInterrupt:
         console.print("stopped; `all` goes on behind the stages that are done")

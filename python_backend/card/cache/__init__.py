@@ -29,10 +29,10 @@ from card.cache.layout import (
     Geometry,
     SlotState,
 )
-from card.cache.pool import Pool, PoolError, SlotWatch
+from card.cache.pool import Pool, PoolError
 from card.cache.reports import NO_STATES, States, Step
 from card.cache.request import ANY, SlotRequest, choice_words, digest_of
-from card.cache.slot import CardSlot, SlotCounters
+from card.cache.slot import CardSlot, SlotCounters, SlotWatch
 from card.cache.tree import (
     LEAST_CHANCE,
     NO_CANDIDATES,

@@ -19,9 +19,7 @@ import platform
 import secrets
 import shutil
 import stat
-from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +34,7 @@ from card.cache.layout import (
     slot_dtype,
     whole_lines,
 )
-from card.cache.request import Record, SlotRequest, digest_words
+from card.cache.request import Record, digest_words
 from card.cache.slot import CardSlot
 
 _PREFIX = "card-"
@@ -303,42 +301,3 @@ def pool_bytes(geometry: Geometry) -> int:
 
 def _abandoned_bytes(geometry: Geometry) -> int:
     return whole_lines(geometry.places * np.dtype(np.int64).itemsize)
-
-
-View = TypeVar("View", DraftSlot, TargetSlot)
-
-
-class SlotWatch:
-    """Remembers states and session ids of all slots between two looks."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._states = pool.states
-        # A slot begins with its state and its session id.
-        self._looked_at = pool.slots.view(np.int64).reshape(pool.geometry.slots, -1)[:, :2]
-        self._seen = b""
-
-    def look(self) -> bool:
-        """Read all slots; returns whether any changed since the last look (first look: True)."""
-        before = self._seen
-        self._seen = self._looked_at.tobytes()
-        return before != self._seen
-
-    def opened(
-        self, slots: Sequence[View], known: Container[int]
-    ) -> Iterator[tuple[View, int, SlotRequest]]:
-        """Slot, session id and request of every open slot with an index not in `known`. A slot
-        that cannot be read yet is read again next time."""
-        for index in (self._states == SlotState.OPEN).nonzero()[0].tolist():
-            if index in known:
-                continue
-            slot = slots[index]
-            opened = slot.opened()
-            if opened is None:
-                self.forget()
-                continue
-            session_id, request = opened
-            yield slot, session_id, request
-
-    def forget(self) -> None:
-        """Make the next `look` return True, because a slot could not be read yet."""
-        self._seen = b""

@@ -6,7 +6,9 @@ A role's view has no method for fields that the role must not write.
 from __future__ import annotations
 
 import time
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,3 +244,43 @@ class CardSlot(SlotView):
             tokens_per_step=record["tokens_per_step"].copy(),
             accepted_at=record["accepted_at"].copy(),
         )
+
+
+View = TypeVar("View", bound=SlotView)
+
+
+class SlotWatch:
+    """Remembers states and session ids of all slots between two looks."""
+
+    def __init__(self, slots: NDArray[np.void]) -> None:
+        """slots  [slots] of a pool"""
+        self._states = slots["state"]
+        # A slot begins with its state and its session id.
+        self._looked_at = slots.view(np.int64).reshape(len(slots), -1)[:, :2]
+        self._seen = b""
+
+    def look(self) -> bool:
+        """Read all slots; returns whether any changed since the last look (first look: True)."""
+        before = self._seen
+        self._seen = self._looked_at.tobytes()
+        return before != self._seen
+
+    def opened(
+        self, slots: Sequence[View], known: Container[int]
+    ) -> Iterator[tuple[View, int, SlotRequest]]:
+        """Slot, session id and request of every open slot with an index not in `known`. A slot
+        that cannot be read yet is read again next time."""
+        for index in (self._states == SlotState.OPEN).nonzero()[0].tolist():
+            if index in known:
+                continue
+            slot = slots[index]
+            opened = slot.opened()
+            if opened is None:
+                self.forget()
+                continue
+            session_id, request = opened
+            yield slot, session_id, request
+
+    def forget(self) -> None:
+        """Make the next `look` return True, because a slot could not be read yet."""
+        self._seen = b""

@@ -122,7 +122,7 @@ class TargetLoop:
         if any(session.waits for session in streaming):
             self._pool.slot_bell.ring()
         seconds = None if reading else (ended - started) / 1e9
-        waited_s = waited / 1e9 if in_turns else 0.0
+        waited_s = waited / 1e9 if in_turns else None
         self._observe(plan, turns, results, seconds, waited_s, beside=beside)
         self.times.steps += 1
         self._pool.count_pass()
@@ -233,13 +233,8 @@ class TargetLoop:
         ]
         if not found:
             return []
-        counts = self._control.trim(
-            plan,
-            streaming,
-            [query.candidates for query in found],
-            [query.drafted for query in found],
-            beside=beside,
-        )
+        candidates, drafted = [one.candidates for one in found], [one.drafted for one in found]
+        counts = self._control.trim(plan, streaming, candidates, drafted, beside=beside)
         return [query.first(count) for query, count in zip(found, counts, strict=True)]
 
     # --- verify -------------------------------------------------------------------------------
@@ -305,11 +300,12 @@ class TargetLoop:
         turns: Sequence[Turn],
         results: Sequence[VerifyResult | None],
         seconds: float | None,
-        waited_s: float,
+        waited_s: float | None,
         *,
         beside: bool,
     ) -> None:
-        """Let the controller hear what the pass gave those that stream."""
+        """Let the controller hear what the pass gave those that stream, and how long it had waited
+        for the draft; None: it did not."""
         pairs = [
             (turn.session, turn.query.outcome(result))
             for turn, result in zip(turns, results, strict=True)
@@ -317,11 +313,11 @@ class TargetLoop:
         ]
         if any(session.queries for session, _ in pairs):
             sessions, outcomes = zip(*pairs, strict=True)
-            self._control.observe(plan, sessions, outcomes, seconds, waited_s, beside=beside)
+            self._control.observe(plan, sessions, outcomes, seconds, waited_s or 0.0, beside=beside)
             if seconds is not None and all(session.adapts for session in sessions):
                 tokens = len(outcomes) + sum(outcome.accepted for outcome in outcomes)
-                way = _way_of(outcomes, in_turns=waited_s > 0, beside=beside)
-                self._pool.count_way(way, tokens, seconds + waited_s)
+                way = _way_of(outcomes, in_turns=waited_s is not None, beside=beside)
+                self._pool.count_way(way, tokens, seconds + (waited_s or 0.0))
 
     def _count_waiting(self, now: int, *, works: bool) -> int:
         """Nanoseconds for which sessions had nothing to do, if they have now."""

@@ -36,7 +36,7 @@ class OpenSessions:
         self._guides = guides
         self._ngrams = ngrams
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
-        self._watch = SlotWatch(pool)
+        self._watch = SlotWatch(pool.slots)
         self._sessions: dict[int, TargetSession] = {}
 
     def __iter__(self) -> Iterator[TargetSession]:

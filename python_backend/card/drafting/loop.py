@@ -194,7 +194,7 @@ class DraftLoop:
         self._apart = apart
         self._pool = pool
         self._slots = [pool.draft_slot(index) for index in range(pool.geometry.slots)]
-        self._watch = SlotWatch(pool)
+        self._watch = SlotWatch(pool.slots)
         self._sessions: dict[int, FollowedSession] = {}
         self._idle_since: int | None = None
         self._clock_ns = clock_ns

@@ -46,7 +46,7 @@ class TensorRTTargetLoop:
         self._runtime = runtime
         self._pool = pool
         self._slots = [pool.target_slot(index) for index in range(pool.geometry.slots)]
-        self._watch = SlotWatch(pool)
+        self._watch = SlotWatch(pool.slots)
         self._bindings = Bindings.create(pool)
         self._sessions: dict[int, _Session] = {}
         self._tasks = SessionTasks(runtime, settings.target.tensorrt_llm.stall_timeout_s)

@@ -10,7 +10,7 @@ import typer
 from real_pair import TARGET
 from tokenizers import Tokenizer
 
-from bench.prompts import Prompt, PromptsError, check_room, read_prompts
+from bench.prompts import PromptsError, check_room, read_prompts
 from bench.terminal import writable
 from card.settings import LimitSettings
 
@@ -84,20 +84,6 @@ def test_what_the_limits_do_not_admit_is_refused_by_name(tmp_path: Path) -> None
         check_room(prompts, 9, limits)
     with pytest.raises(PromptsError, match="--max-tokens is 17; at most 16"):
         check_room(prompts, 17, limits)
-
-
-@pytest.mark.parametrize(
-    ("text", "right"),
-    [
-        (" then the sum is 46.\n\nQuestion: What is 1 plus 1?", True),
-        (" then the sum is 46", True),
-        (" then the sum is 146.", False),
-        (" then the sum is 45.\n46.", False),
-        ("", False),
-    ],
-)
-def test_answer_is_right_when_the_first_line_ends_with_it(text: str, right: bool) -> None:
-    assert Prompt("a", "?", (1,), answer="46").is_answered_by(text) is right
 
 
 @pytest.mark.parametrize("place", ["folder", "file/further.json", "a" * 300])

@@ -13,7 +13,6 @@ from bench.runner import (
     Contender,
     ContenderError,
     Runner,
-    fastest_settings,
 )
 
 Line_up = dict[float, list[Contender]]
@@ -96,22 +95,3 @@ def test_no_prompt_is_begun_or_left_half_done_when_time_is_up() -> None:
     assert [(c.task.prompt.id, c.task.temperature) for c in completions] == [
         ("a", 0.0), ("a", 0.8), ("b", 0.0), ("b", 0.8),
     ]  # fmt: skip
-
-
-def test_settings_are_chosen_by_temperature_when_speeds_differ_there() -> None:
-    speeds = {4: {0.0: 9.0, 0.8: 2.0}, 2: {0.0: 5.0, 0.8: 4.0}}
-
-    def turns(gamma: int) -> Contender:
-        def complete(task: Task) -> Measurement:
-            return written("x", speed=speeds[gamma][task.temperature])
-
-        return contender("draft_then_verify", complete, gamma)
-
-    tasks = [task_of(name, temperature) for name in "ab" for temperature in (0.0, 0.8)]
-    everyone = [writing("autoregressive"), turns(4), turns(2)]
-    chosen = fastest_settings(Runner(Console(quiet=True), []).try_settings(
-        everyone, tasks, lambda: True
-    ))  # fmt: skip
-    assert [c.gamma for c in chosen[0.0]] == [1, 4]
-    assert [c.gamma for c in chosen[0.8]] == [1, 2]
-    assert chosen[0.0][0].system == "autoregressive", "the target alone stays the reference"

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from gguf import GGUFWriter
 
-from bench.shape_models import HEAD_KINDS, SHAPES, Shape, matrices, write_model
+from bench.shape_models import SHAPES, matrices
 from bench.systems import SYSTEMS
 from bench.ways import lines, step_costs
 from card.cache import Candidates
 from card.cache.reports import Step
-from card.engines.architecture import read_architecture
-from card.engines.checkpoints import open_checkpoint
 from card.settings import Settings
 from card.speculation.pacing import PACINGS
 
@@ -26,40 +21,6 @@ def test_system_is_settings_that_a_server_takes(name: str) -> None:
         wanted["lossy_acceptance"] = [system.acceptance]
     Settings.model_validate({"speculation": wanted})
     assert system.decoding in PACINGS
-
-
-_SMALL = Shape(8, 256, 512, 4, 2, 64, tied=True)
-
-
-def _tokenizer(home: Path) -> Path:
-    file = home / "tokenizer.gguf"
-    writer = GGUFWriter(file, "llama")
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(["<bos>", "<eos>", "a", "b", "ab"])
-    writer.add_token_types([3, 3, 1, 1, 1])
-    writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(0)
-    writer.add_eos_token_id(1)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return file
-
-
-@pytest.mark.parametrize("recipe", HEAD_KINDS)
-def test_random_model_when_written_is_a_checkpoint_of_usual_weights(
-    tmp_path: Path, recipe: str
-) -> None:
-    file = tmp_path / "model.gguf"
-    write_model(file, _SMALL, recipe, _tokenizer(tmp_path), vocabulary=64)
-    checkpoint = open_checkpoint(file, read_architecture(file))
-    assert checkpoint.embedding().shape == (64, 256)
-    for layer in checkpoint.layers():
-        for linear in (layer.query_key_value, layer.gate_up, layer.down):
-            weights = linear.weight.dense()
-            assert 0.3 < weights.std() * weights.shape[1] ** 0.5 < 3
 
 
 def test_q4_k_m_gives_more_bits_to_the_layers_that_llama_cpp_gives_them() -> None:

@@ -13,7 +13,6 @@ from one_process import request_of
 from watched_record import Look, WatchedRecord
 
 from card.cache import (
-    STEPS_KEPT,
     Candidates,
     CardSlot,
     DraftSlot,
@@ -194,13 +193,3 @@ def test_a_step_is_read_once_its_tokens_are_there(
     target.commit([2, 3], [True, False], [0.0, 0.0], Finish.RUNNING)
     (second,), _ = card.steps(session_id, following)
     assert (second.behind, second.committed) == (2, 2)
-
-
-def test_who_looks_too_seldom_gets_the_latest(opened: tuple[CardSlot, TargetSlot, int]) -> None:
-    card, target, session_id = opened
-    for token in range(STEPS_KEPT + 10):
-        step(target, [token], 0)
-    found, following = card.steps(session_id, 3)
-    assert following == STEPS_KEPT + 10
-    # The oldest place is the one that the target may be writing.
-    assert [one.candidates.tokens for one in found] == [[n] for n in range(11, STEPS_KEPT + 10)]

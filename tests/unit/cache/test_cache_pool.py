@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from one_process import request_of
 
-from card.cache import ENGINES, EngineState, Geometry, Pool, PoolError, SlotState
+from card.cache import Geometry, Pool, PoolError, SlotState
 from card.cache.layout import CACHE_LINE, header_dtype, slot_dtype
 from card.cache.pool import pool_bytes, sweep_pools
 
@@ -188,15 +188,6 @@ def test_a_pool_of_another_geometry_is_refused(pool: Pool, tmp_path: Path, other
     assert not pool.path.exists()
 
 
-@pytest.mark.parametrize(("field", "value"), [("magic", 7), ("epoch", -1), ("epoch", 1 << 62)])
-def test_what_is_no_pool_of_this_version_is_refused(
-    pool: Pool, tmp_path: Path, field: str, value: int
-) -> None:
-    pool.header[field] = value
-    with pytest.raises(PoolError, match="other settings"):
-        Pool.open(tmp_path, SERVER, GEOMETRY)
-
-
 class Unhashed(str):
     """A key that is too much work to take the digest of."""
 
@@ -224,23 +215,6 @@ def test_only_the_key_that_card_drew_is_admitted(pool: Pool, tmp_path: Path) -> 
         assert not engine.admits(stranger)
     assert not engine.admits(Unhashed("0" * (1 << 20)))
     assert key.encode() not in pool.path.read_bytes(), "the key itself stays out of the file"
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_engine_lives_while_it_is_attached_and_heard(pool: Pool, engine: str) -> None:
-    other = next(name for name in ENGINES if name != engine)
-    assert pool.silence_s(engine) == float("inf")
-    assert not pool.is_alive(engine, 1e9)
-    pool.beat(engine, EngineState.LOADED)
-    assert not pool.is_alive(engine, 1e9), "loaded, but never attached"
-    pool.beat(engine, EngineState.ATTACHED)
-    assert pool.is_alive(engine, 1e9)
-    assert pool.pid(engine) == os.getpid()
-    assert pool.engine_state(engine) is EngineState.ATTACHED
-    pool.header[f"{engine}_heartbeat_ns"] -= int(10e9)
-    assert pool.silence_s(engine) >= 10
-    assert not pool.is_alive(engine, 9.0)
-    assert not pool.is_alive(other, 1e9)
 
 
 def test_every_field_is_an_aligned_word_and_writers_share_no_cache_line() -> None:

@@ -98,29 +98,6 @@ def test_a_slot_that_is_opened_anew_while_it_is_read_has_no_request_yet(pool: Po
     assert target.opened() is None
 
 
-def test_counters_tell_what_happened(pool: Pool) -> None:
-    target, draft = pool.target_slot(0), pool.draft_slot(0)
-    target.adopt(pool.new_session_id())
-    draft.reset_counters()
-    target.count_step(4, 3, 3, rejected=False)
-    target.count_step(3, 2, 7, rejected=True, foreign=1)
-    target.count_step(1, 0, 0, rejected=False)
-    target.count_step(500, 499, 499, rejected=False)
-    target.count_query(hit=True)
-    target.count_query(hit=True)
-    target.count_query(hit=False)
-    draft.count_re_root(restarted=False)
-    draft.count_re_root(restarted=True, lost_layers=2)
-    draft.count_growth(3, 5)
-    counters = pool.card_slot(0).counters()
-    assert counters.steps == 4
-    assert (counters.queries, counters.hits, counters.misses) == (3, 2, 1)
-    assert (counters.accepted, counters.drafted, counters.corrections) == (504, 509, 1)
-    assert (counters.re_roots, counters.restarts, counters.foreign) == (2, 1, 1)
-    assert (counters.layers, counters.lost_layers, counters.saved_rows) == (3, 2, 5)
-    assert np.flatnonzero(counters.tokens_per_step).tolist() == [1, 3, 4, 64]
-
-
 tokens = st.integers(0, 200_000)
 numbers = st.floats(-1e9, 1e9)
 parameters = st.builds(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from card.cache import ROOT, DraftProgress, Geometry, Pool, Tree
+from card.cache import ROOT, Geometry, Pool, Tree
 
 GEOMETRY = Geometry(slots=1, nodes=128, prompt=8, output=8, bad_words=1, bad_word_tokens=1)
 VOCABULARY = 1000
@@ -46,21 +46,6 @@ def assert_same(tree: Tree | None, root_length: int, nodes: Nodes) -> None:
     np.testing.assert_array_equal(tree.token, token)
     np.testing.assert_array_equal(tree.parent, parent)
     np.testing.assert_array_equal(tree.score, score)
-
-
-def test_the_target_reads_what_the_draft_published(pool: Pool) -> None:
-    draft, target = pool.draft_slot(0), pool.target_slot(0)
-    draft.replace(SESSION_ID, 12, *nodes_of([ROOT, ROOT, 0]))
-    assert_same(target.tree(SESSION_ID, VOCABULARY), 12, nodes_of([ROOT, ROOT, 0]))
-    token, parent, score = nodes_of([ROOT, ROOT, 0, 2, 3])
-    draft.append(token[3:], parent[3:], score[3:], 5)
-    assert_same(target.tree(SESSION_ID, VOCABULARY), 12, (token, parent, score))
-    assert target.draft_progress(SESSION_ID, 12).passes == 5
-    draft.exhaust()
-    for root in (14, 15):  # in the other half, and in that of the first again
-        draft.replace(SESSION_ID, root, *nodes_of([ROOT], 40))
-        assert_same(target.tree(SESSION_ID, VOCABULARY), root, nodes_of([ROOT], 40))
-        assert target.draft_progress(SESSION_ID, root) == DraftProgress(0, False)
 
 
 @pytest.mark.parametrize("left", [2**63 - 1, 2**63 - 2, -(2**63), -1, 2**62])
@@ -185,7 +170,7 @@ def test_every_snapshot_is_a_tree_that_the_writer_published(tmp_path: Path) -> N
     target = pool.target_slot(0)
     roots: set[int] = set()
     try:
-        while len(roots) < 200 and writer.is_alive():
+        while len(roots) < 60 and writer.is_alive():
             tree = target.tree(SESSION_ID, VOCABULARY)
             if tree is None:
                 continue
@@ -198,4 +183,4 @@ def test_every_snapshot_is_a_tree_that_the_writer_published(tmp_path: Path) -> N
         stop.set()
         writer.join()
     assert writer.exitcode == 0
-    assert len(roots) == 200
+    assert len(roots) == 60

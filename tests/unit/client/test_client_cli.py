@@ -166,14 +166,6 @@ def test_a_turn_is_sent_as_the_person_and_the_servers_template_want_it(
     assert text_input(triton.requests[0]) == sent
 
 
-def test_a_turn_that_the_template_refuses_is_said_and_forgotten(triton: TritonDouble) -> None:
-    refuses = "{% if messages[-1].content == 'bad' %}{{ raise_exception('no') }}{% endif %}"
-    triton.parameters = {"chat_template": refuses + "{{ messages | length }}"}
-    result = CliRunner().invoke(app, ["chat"], input="one\nbad\ntwo\n")
-    assert "the chat template refuses these messages: no" in result.stderr
-    assert [text_input(request) for request in triton.requests] == ["2", "4"]
-
-
 def test_a_template_that_is_none_is_said_before_the_first_turn(triton: TritonDouble) -> None:
     triton.parameters = {"chat_template": "{% for %}"}
     result = CliRunner().invoke(app, ["chat"], input="one\n")

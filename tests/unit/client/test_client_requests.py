@@ -51,19 +51,6 @@ async def test_a_time_limit_binds_both_the_client_and_the_server(triton: TritonD
     assert deadline < 20  # gRPC rounds it up a little on its way.
 
 
-async def test_an_answer_that_comes_too_late_is_a_deadline_exceeded(triton: TritonDouble) -> None:
-    triton.hold(response(text_output="x", finish_reason=""))
-    error = await failure(triton, timeout_s=0.2)
-    assert error.code == "DEADLINE_EXCEEDED"
-    assert "0.2 s" in error.message
-
-
-@pytest.mark.parametrize("timeout_s", [0, -1, 1e10, float("nan"), float("inf")])
-async def test_a_senseless_time_limit_is_refused(triton: TritonDouble, timeout_s: float) -> None:
-    assert (await failure(triton, timeout_s=timeout_s)).code == "INVALID_ARGUMENT"
-    assert not triton.requests
-
-
 @pytest.fixture
 def kept_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Keeps every gRPC call alive: a forgotten one would be cancelled by garbage collection."""

@@ -70,16 +70,6 @@ async def test_it_is_never_further_ahead_than_it_may_be_and_follows_what_is_comm
     assert model.contexts[6] == [*PROMPT, 2, 3, 4, 77], "behind what was wrong it drafts anew"
 
 
-async def test_it_drafts_nothing_behind_an_end_and_nothing_that_has_no_room() -> None:
-    ending = Counting()
-    ending.end_ids = frozenset([3])
-    device = Device(ending, PROMPT, ahead=8)
-    await until_at_rest(device, ending, 2)
-    short = Counting()
-    await until_at_rest(Device(short, PROMPT, max_tokens=3, ahead=8), short, 2)
-    assert (len(ending.contexts), len(short.contexts)) == (2, 2)
-
-
 async def test_a_server_that_waits_gets_whole_chains_until_the_last_token() -> None:
     """Also what is left of one where nothing can be drafted any more."""
     device = Device(Counting(), PROMPT, max_tokens=8, ahead=3, whole=True)

@@ -297,15 +297,6 @@ async def test_a_guide_that_takes_too_long_or_breaks_its_process_is_refused(
     await check.check(GUIDES[2][0])
 
 
-async def test_more_guides_than_may_wait_are_refused_at_once(check: GuideCheck) -> None:
-    guides = [Guide("regex", f"a{{{number}}}") for number in range(1, 41)]
-    found = await asyncio.gather(*map(check.check, guides), return_exceptions=True)
-    assert [str(one) for one in found[32:]] == [
-        "UNAVAILABLE: 32 guides wait to be compiled; try again later"
-    ] * 8
-    assert found[:32] == [None] * 32
-
-
 async def test_refusal_names_the_limit_when_its_time_ended_the_check() -> None:
     lexemes = [f"T{i}: /[a-z ]*{chr(97 + i % 26)}[a-z ]{{{i % 40}}}/" for i in range(300)]
     slow = "\n".join([f"start: ({' | '.join(f'T{i}' for i in range(300))})*", *lexemes])

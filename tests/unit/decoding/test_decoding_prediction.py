@@ -12,8 +12,8 @@ from card.sampling import SamplingParameters
 
 TARGET = FakeModel(64)
 PROMPT = list(range(20))  # several chunks
-REQUEST = request_of(PROMPT, 40, "card", SamplingParameters(temperature=0.8, seed=2))
-TEXT = autoregressive(TARGET, REQUEST)
+PREDICTED = request_of(PROMPT, 40, "card", SamplingParameters(temperature=0.8, seed=2))
+TEXT = autoregressive(TARGET, PREDICTED)
 
 
 WHAT_MAY_BE_SAID = {
@@ -27,7 +27,7 @@ WHAT_MAY_BE_SAID = {
 
 def accepted(prediction: list[int]) -> int:
     """Of the candidates of a text without a draft; the text is that of the target alone."""
-    request = replace(REQUEST, prediction=np.array(prediction, np.int64))
+    request = replace(PREDICTED, prediction=np.array(prediction, np.int64))
     engines = FakeEngine(TARGET, tree=False), FakeEngine(TARGET, tree=True)
     with OneProcess(*engines, settings_of(ngram_tokens=4)) as both:
         stream = both.open(request)

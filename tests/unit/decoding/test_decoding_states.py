@@ -67,15 +67,3 @@ def test_only_the_last_tokens_of_a_prompt_are_published_when_it_is_longer_than_t
             if len(states):
                 firsts.add(first)
     assert firsts == {len(PROMPT) - PLACES}
-
-
-@pytest.mark.parametrize("decoding", ["autoregressive", "card"])
-def test_nothing_is_published_when_the_session_has_no_draft_or_the_pool_no_ring(
-    decoding: str,
-) -> None:
-    draft = FakeEngine(FakeModel(), tree=True)
-    states = (PLACES, NUMBERS) if decoding == "autoregressive" else (0, 0)
-    with OneProcess(tapped(FakeModel()), draft, settings_of(), states=states) as both:
-        stream = both.open(request_of(PROMPT, 8, decoding))
-        both.run([stream])
-        assert len(both.pool.draft_slot(0).states(stream.session_id, 0)[1]) == 0

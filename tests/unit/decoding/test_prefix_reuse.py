@@ -100,14 +100,6 @@ def test_a_scored_prompt_is_read_whole(both: OneProcess) -> None:
     assert run(both, replace(request, prompt_log_probabilities=True, likeliest=1))[1] == 0
 
 
-def test_what_depends_on_how_it_was_read_is_read_anew(both: OneProcess) -> None:
-    run(both, request_of(PROMPT, 4))
-    fake(both.target_engine).row_invariant = False
-    stream = both.open(request_of(PROMPT, 4))
-    both.run([stream])
-    assert stream.counters.reused_tokens == 0
-
-
 def test_a_text_given_up_as_broken_is_not_kept(both: OneProcess) -> None:
     stream = both.open(request_of(PROMPT, 60))
     while len(stream.output) < 40:

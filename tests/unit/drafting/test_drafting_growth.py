@@ -91,9 +91,9 @@ def test_branches_begin_where_the_draft_is_in_doubt_and_nowhere_else() -> None:
     assert forks
 
 
-def view_of(tree: GrowingTree, expanded: set[int], *, greedy: bool = True) -> TreeView:
+def view_of(tree: GrowingTree, expanded: set[int]) -> TreeView:
     entry = [0 if node in expanded else UNEXPANDED for node in range(len(tree))]
-    return TreeView(tree, entry, tree.score, [7], greedy)
+    return TreeView(tree, entry, tree.score, [7])
 
 
 def test_nodes_that_end_alike_share_what_is_below_them() -> None:
@@ -110,15 +110,6 @@ def test_nodes_that_end_alike_share_what_is_below_them() -> None:
     assert rule.take(view_of(tree, {0, 1, 2, 4}), 8, 9) == [5], "the other 3 needs no pass"
     strict = GROWTHS["graph"](GrowthConfig(shared_tokens=2))
     assert not strict.copies(view_of(tree, {0, 1, 2, 4}), depth=9)[0].tokens, "1 3 is not 2 3"
-
-
-def test_under_noise_only_nodes_of_one_depth_share() -> None:
-    tree = GrowingTree(32)
-    #  3 at depth 0 with 4 below; 3 at depth 1 below 5
-    tree.add(Nodes([3, 5, 4, 3], [ROOT, ROOT, 0, 1], [-0.1] * 4))
-    rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
-    assert rule.copies(view_of(tree, {0, 1}), depth=9)[0].tokens == [4]
-    assert not rule.copies(view_of(tree, {0, 1}, greedy=False), depth=9)[0].tokens
 
 
 @pytest.mark.parametrize("growth", GROWTHS)

@@ -17,9 +17,8 @@ from small_heads import TAPPED, random_head
 from card.cache import SlotRequest
 from card.engines import Logits, SequenceTokens
 from card.sampling import SamplingParameters
-from card.speculation.drafters import DraftConfig, DraftedSession
-from card.speculation.drafters.heads.drafter import HeadDrafter
-from card.speculation.drafters.heads.formats import CTC, KINDS, SPECFORMER
+from card.speculation.drafters import DRAFTERS, DraftConfig, DraftedSession, Drafter
+from card.speculation.drafters.heads.formats import CTC, DSPARK, EAGLE3, KINDS, SPECFORMER
 from card.speculation.tree import GrowingTree, Nodes
 
 PLACES = 16
@@ -115,9 +114,10 @@ def test_texts_are_the_targets_own_when_the_ring_is_scribbled_over(seed: int, st
 class Scene:
     """A drafter with one session, and states that the test publishes."""
 
-    def __init__(self, **config: Any) -> None:
-        self.engine = random_head(MODEL.vocabulary)
-        self.drafter = HeadDrafter(self.engine, DraftConfig(ngram_tokens=0, **config))
+    def __init__(self, kind: str = EAGLE3, **config: Any) -> None:
+        self.engine = random_head(MODEL.vocabulary, mask_id=2, kind=kind)
+        chosen = DraftConfig(ngram_tokens=0, **config)
+        self.drafter: Drafter = DRAFTERS[kind](self.engine, chosen)
         request = SlotRequest(np.array(PROMPT, np.int64), 100, "card", GREEDY, 4)
         self.session = DraftedSession(0, request, [*PROMPT], GrowingTree(64), states=self.read)
         self.published = 0
@@ -189,4 +189,32 @@ def test_drafter_goes_on_with_its_own_states_when_the_targets_are_late() -> None
     nodes = scene.propose()
     assert nodes is not None
     assert nodes.passes == 1
+    assert len(scene.session.tree) > 0
+
+
+@pytest.mark.parametrize(("kind", "goes_on"), [(DSPARK, True), (CTC, True), (SPECFORMER, False)])
+def test_blocks_behind_the_tree_are_made_when_they_know_more_than_the_first(
+    kind: str, goes_on: bool
+) -> None:
+    scene = Scene(kind, mask_ids=(2,), block=2)
+    scene.published = len(PROMPT)
+    scene.commit([5])
+    first = scene.propose()
+    assert first is not None
+    assert first.passes == 2
+    second = scene.propose()
+    assert (second is not None) == goes_on
+    assert max(scene.session.tree.depth) >= (2 if goes_on else 1)
+
+
+@pytest.mark.parametrize("kind", [CTC, SPECFORMER])
+def test_head_on_states_alone_drafts_nothing_when_they_are_too_old(kind: str) -> None:
+    scene = Scene(kind, mask_ids=(2,), block=4)
+    scene.published = len(PROMPT) - 4
+    scene.commit([5, 7])
+    assert scene.propose() == Nodes(passes=0)  # reads the text
+    assert scene.propose() is None
+    scene.published = len(PROMPT)
+    scene.commit([6])
+    assert scene.propose() is not None
     assert len(scene.session.tree) > 0

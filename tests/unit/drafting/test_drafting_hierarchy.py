@@ -67,16 +67,6 @@ def test_a_parcel_for_the_draft_is_one_that_the_draft_has_passed() -> None:
         assert len(fake(both.draft_engine).batches) <= stream.counters.steps + 1
 
 
-def test_sessions_share_the_passes_of_the_smaller_draft() -> None:
-    with ladder(MODEL) as (both, small):
-        streams = [both.open(request_of([index, 2], 20), index) for index in range(3)]
-        both.draft.step()
-        assert [len(batch) for batch in small.batches] == [3] * PARCEL
-        both.run(streams)
-        both.close(streams)
-        assert small.open_sessions == 0
-
-
 def test_a_smaller_draft_that_is_always_wrong_costs_nothing_but_rows() -> None:
     request = request_of([1, 2, 3], 40)
     with ladder(FakeModel(seed=9)) as (both, _):

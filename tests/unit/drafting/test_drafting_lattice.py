@@ -63,13 +63,6 @@ def test_paths_are_the_likeliest_products_and_parents_stand_before_children() ->
     assert all(parent < node for node, (parent, _) in enumerate(found.values()))
 
 
-@pytest.mark.parametrize("most", [1, 2, 3, 5])
-def test_best_path_is_whole_before_other_paths_get_nodes(most: int) -> None:
-    found = [*grown(PLACES, most)]
-    assert len(found) == most
-    assert found[min(most, len(PLACES)) - 1] == "ace"[:most]
-
-
 def test_beam_takes_the_path_that_ngrams_join() -> None:
     """Place by place "ac" is the likeliest; the n-grams say that only "ad" and "bc" occur."""
     weigh = NgramWeights(
@@ -105,13 +98,6 @@ def test_noise_is_added_after_mixing() -> None:
         lambda _: {ord("x"): 0.9}, 1.0, lambda _, tokens: [unknown[t] for t in tokens]
     )
     assert ord("x") not in {child.token for child in weigh([7], children)}
-
-
-def test_places_without_children_end_the_paths() -> None:
-    found = grown([PLACES[0], [], PLACES[2]], 8)
-    assert sorted(found) == ["a", "b"]
-    assert {parent for parent, _ in found.values()} == {ROOT}
-    assert not grown([[]], 8)
 
 
 def test_paths_take_nodes_that_the_tree_has_and_stop_when_it_is_full() -> None:

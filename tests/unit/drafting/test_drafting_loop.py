@@ -95,7 +95,7 @@ scripts = st.lists(
 growths = st.sampled_from(["best_first", "layered"])
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(
     scripts,
     growths,

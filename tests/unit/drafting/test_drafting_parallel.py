@@ -127,14 +127,3 @@ def test_every_place_is_ranked_under_its_own_noise() -> None:
 )
 def test_block_is_as_long_as_its_rows_pay(costs: dict[int, float], masks: int) -> None:
     assert Reach(6).best_masks(CostCurve(costs), given=1, most=5) == masks
-
-
-def test_blocks_get_shorter_when_the_draft_gets_less_sure() -> None:
-    curve = CostCurve({1: 1.0, 8: 1.8})
-    reach = Reach(6)
-    for _ in range(200):
-        reach.learn([0.9, 0.8, 0.7, 0.65, 0.6, 0.5])
-    sure = reach.best_masks(curve, 1, 5)
-    for _ in range(200):
-        reach.learn([0.3, 0.02, 0.01, 0.0, 0.0, 0.0])
-    assert reach.best_masks(curve, 1, 5) < sure

@@ -6,96 +6,16 @@ import math
 
 import pytest
 from fake_engine import FakeEngine, FakeModel
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from one_process import OneProcess, autoregressive, request_of, settings_of
 
-from card.cache import ROOT
 from card.engines.row_costs import CostCurve
 from card.speculation.drafters.draft_pass import worthwhile
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
-from card.speculation.tree import GrowingTree, Nodes
-
-Path = tuple[int, ...]
-LOGPROBS = [-0.1, -0.9, -1.7, -2.5]
-"""Of the children of a node, in order."""
-
-
-def paths_of(tree: GrowingTree) -> list[Path]:
-    """The tokens from the root to every node, in the tree's order."""
-    paths: list[Path] = []
-    for token, parent in zip(tree.token, tree.parent, strict=True):
-        assert ROOT <= parent < len(paths), "parents stand before their children"
-        paths.append((*(paths[parent] if parent != ROOT else ()), token))
-    return paths
-
-
-class Pair:
-    """The tree, and a score for every path, changed together."""
-
-    def __init__(self, capacity: int) -> None:
-        self.tree = GrowingTree(capacity)
-        self.model: dict[Path, float] = {}
-
-    def grow(self, parent: int, tokens: list[int]) -> None:
-        """Hang `tokens` below a node that has no children yet."""
-        if parent in self.tree.parent:
-            return
-        path: Path = paths_of(self.tree)[parent] if parent != ROOT else ()
-        self.tree.add(Nodes(tokens, [parent] * len(tokens), LOGPROBS[: len(tokens)]))
-        for token, logprob in zip(tokens, LOGPROBS, strict=False):
-            if len(self.model) < self.tree.capacity:
-                child: Path = (*path, token)
-                self.model[child] = self.model.get(path, 0.0) + logprob
-
-    def re_root(self, committed: Path) -> None:
-        before = paths_of(self.tree)
-        outcome = self.tree.re_root(list(committed))
-        matched = 0
-        while matched < len(committed) and committed[: matched + 1] in self.model:
-            matched += 1
-        assert [before[node] for node in outcome.path] == [
-            committed[: length + 1] for length in range(matched)
-        ]
-        whole = matched == len(committed)
-        kept = [
-            path for path in before if whole and len(path) > matched and path[:matched] == committed
-        ]
-        assert [before[node] for node in outcome.surviving] == kept
-        base = self.model.get(committed, 0.0)
-        self.model = {path[matched:]: self.model[path] - base for path in kept}
-
-    def check(self) -> None:
-        paths = paths_of(self.tree)
-        assert len(set(paths)) == len(paths) == len(self.tree)
-        assert dict(zip(paths, self.tree.score, strict=True)) == pytest.approx(self.model)
-        assert self.tree.depth == [len(path) - 1 for path in paths]
-        assert self.tree.height == max(map(len, paths), default=0)
-
+from card.speculation.tree import GrowingTree
 
 tokens = st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True)
-actions = st.one_of(
-    st.tuples(st.just("grow"), st.integers(-1, 60), tokens),
-    st.tuples(st.just("follow"), st.integers(0, 60), st.just([0])),
-    st.tuples(st.just("commit"), st.just(0), st.lists(st.integers(0, 5), min_size=1, max_size=4)),
-)
-
-
-@settings(max_examples=150)
-@given(st.integers(4, 40), st.lists(actions, max_size=20))
-def test_re_rooting_keeps_the_descendants_of_the_committed_path_and_nothing_else(
-    capacity: int, script: list[tuple[str, int, list[int]]]
-) -> None:
-    pair = Pair(capacity)
-    for action, where, what in script:
-        paths = paths_of(pair.tree)
-        if action == "grow":
-            pair.grow(where % len(paths) if paths and where >= 0 else ROOT, what)
-        elif action == "commit":
-            pair.re_root(tuple(what))
-        elif paths:
-            pair.re_root(paths[where % min(len(paths), 6)])  # shallow: much survives
-        pair.check()
 
 
 # --- growth ---------------------------------------------------------------------------------

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, FakeModel
-from one_process import OneProcess, autoregressive, request_of, settings_of
+from one_process import request_of
 from serving_double import HandPlayedTarget, slot_request
 from watched_record import WatchedRecord
 
@@ -62,17 +61,6 @@ def test_what_is_left_of_a_draft_stands_behind_what_is_committed(
     assert drafts.take(KEY, DeviceDraft(0, [5, 6, 7, 8, 9]))
     assert drafts.take(KEY, DeviceDraft(2, [7, 8, 9, 1]))
     assert chain(pool) == (PROMPT + 2, [7, 8, 9, 1])
-
-
-@pytest.mark.parametrize("late", [[5, 6], [5], [5, 9, 7, 8], [1]])
-def test_a_draft_whose_text_went_another_way_or_is_all_committed_takes_no_place(
-    pool: Pool, drafts: RemoteDrafts, late: list[int]
-) -> None:
-    opened(pool, KEY)
-    drafts.take(KEY, DeviceDraft(0, [5, 6, 7]))
-    HandPlayedTarget(pool).commit(0, [5, 6])
-    assert not drafts.take(KEY, DeviceDraft(0, late))
-    assert chain(pool) == (PROMPT, [5, 6, 7])
 
 
 # --- who may write, and how much -----------------------------------------------------------------
@@ -175,37 +163,8 @@ def test_a_chain_is_seen_as_it_was_or_as_it_is(pool: Pool) -> None:
         before = after
 
 
-MODEL = FakeModel(seed=7, vocabulary=12)
 SAMPLED = SamplingParameters(temperature=0.9, seed=5)
-
-
-def both(**speculation: Any) -> OneProcess:
-    settings = settings_of(**speculation)
-    return OneProcess(FakeEngine(MODEL, tree=False), FakeEngine(MODEL, tree=True), settings)
 
 
 def remote_request(decoding: str = "card", parameters: SamplingParameters = SAMPLED) -> SlotRequest:
     return keyed(request_of([1, 2, 3], 40, decoding, parameters))
-
-
-@pytest.mark.parametrize("decoding", ["card", "draft_then_verify", "pearl"])
-@pytest.mark.parametrize("draft_lives", [True, False])
-def test_a_device_that_is_right_saves_passes_whatever_became_of_the_draft(
-    decoding: str, draft_lives: bool
-) -> None:
-    request = remote_request(decoding)
-    right = autoregressive(MODEL, request)
-    with both() as system:
-        if not draft_lives:
-            system.kill_draft()
-        stream = system.open(request)
-        device = RemoteDrafts(system.pool, MODEL.vocabulary)
-
-        def drafts() -> None:
-            position = len(stream.output)
-            if position < len(right):
-                device.take(KEY, DeviceDraft(position, right[position : position + 6]))
-
-        assert system.run([stream], between=drafts) == [right]
-        assert stream.counters.accepted > 20
-        assert stream.counters.steps < 15

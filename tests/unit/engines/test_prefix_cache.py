@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,17 +18,6 @@ def text_of(blocks: str, more: int = 0) -> list[int]:
 def kept(cache: PrefixCache, blocks: str, salt: bytes = SALT) -> int:
     """How many blocks of the text are kept."""
     return len(cache.find(text_of(blocks), salt))
-
-
-def test_whole_blocks_are_found_where_a_text_begins_alike() -> None:
-    cache = PrefixCache(8)
-    added = cache.add(text_of("abc", more=BLOCK - 1), SALT)
-    assert [place for place, _ in added] == [0, 1, 2]
-    numbers = [number for _, number in added]
-    assert cache.find(text_of("abcd"), SALT) == numbers
-    assert cache.find(np.array(text_of("ab", more=5)), SALT) == numbers[:2]
-    assert kept(cache, "bc") == 0, "the same tokens behind others are another block"
-    assert cache.find(text_of("a")[:-1], SALT) == []
 
 
 def test_the_least_recently_used_makes_room_from_its_end_on() -> None:

@@ -41,11 +41,6 @@ def test_a_trained_pair_shares_a_vocabulary() -> None:
     assert found.note == ""
 
 
-def test_a_list_of_scored_tokens_is_the_same_vocabulary_as_a_mapping(tmp_path: Path) -> None:
-    draft = model(tmp_path / "draft", [["a", -1.0], ["b", -2.0], ["ab", -3.0]])
-    shared_vocabulary(draft, model(tmp_path / "target"))
-
-
 def test_added_tokens_count_wherever_they_are_listed(tmp_path: Path) -> None:
     draft = model(tmp_path / "draft", BPE | {"<end>": 3}, size=4)
     target = model(tmp_path / "target", size=4, added=[{"content": "<end>", "id": 3}])
@@ -114,17 +109,6 @@ def test_a_file_that_makes_no_sense_is_named(tmp_path: Path, name: str, content:
 VOCABULARY = 100
 
 
-def test_without_a_list_all_ids_are_ranked(tmp_path: Path) -> None:
-    assert read_draft_vocabulary(tmp_path, VOCABULARY) is None
-
-
-def test_ids_are_taken_once_and_in_order(tmp_path: Path) -> None:
-    (tmp_path / DRAFT_VOCABULARY).write_text('{"ids": [7, 99, 0, 7]}')
-    ids = read_draft_vocabulary(tmp_path, VOCABULARY)
-    assert ids is not None
-    assert ids.tolist() == [0, 7, 99]
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -149,9 +133,3 @@ def test_a_list_that_cannot_be_meant_is_refused(tmp_path: Path, content: bytes, 
         read_draft_vocabulary(tmp_path, VOCABULARY)
     assert str(error.value).startswith(str(file))
     assert said in str(error.value)
-
-
-def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / DRAFT_VOCABULARY).mkdir()
-    with pytest.raises(EngineError, match="no regular file"):
-        read_draft_vocabulary(tmp_path, VOCABULARY)

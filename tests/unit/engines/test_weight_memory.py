@@ -34,11 +34,3 @@ def test_what_is_unloaded_takes_no_memory_and_is_read_as_it_was() -> None:
     assert resident_kib(address) == 0
     for constant in constants:
         np.testing.assert_array_equal(constant.data, VALUES)
-
-
-def test_without_a_disk_weights_stay_in_memory() -> None:
-    memory = WeightMemory("/nowhere")
-    constants = [memory.constant(VALUES, ov.Type.f32, VALUES.shape) for _ in range(3)]
-    memory.unload()
-    for constant in constants:
-        np.testing.assert_array_equal(constant.data, VALUES)

@@ -99,13 +99,6 @@ def test_an_error_of_one_answer_is_the_error_of_all(gateway: RunningGateway) -> 
     assert gateway.ask("/v1/completions", PROMPT | {"n": 4, "seed": 5})[0] == 503
 
 
-@pytest.mark.parametrize("content", ["a b", [{"type": "text", "text": t} for t in ("a", " b")]])
-def test_what_a_text_may_say_reaches_triton(gateway: RunningGateway, content: Any) -> None:
-    said = {"prediction": {"type": "content", "content": content}}
-    assert gateway.ask("/v1/chat/completions", CHAT | said)[0] == 200
-    assert gateway.sent()["prediction"][4:] == b"a b"
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("max_tokens", [0, 1])
 def test_an_echo_is_the_prompt_with_its_log_probabilities(

@@ -30,14 +30,6 @@ def test_a_request_gives_the_template_variables(tmp_path: Path) -> None:
         assert prompt(gateway) == "high calm"
 
 
-def test_a_refusal_of_an_earlier_turn_is_what_the_assistant_said() -> None:
-    with running_gateway() as gateway:
-        said = {"role": "assistant", "content": None, "refusal": "Never."}
-        chat = CHAT | {"messages": [{"role": "user", "content": "Will you?"}, said]}
-        assert gateway.ask("/v1/chat/completions", chat)[0] == 200
-        assert "Assistant: Never." in prompt(gateway)
-
-
 def test_a_token_that_the_tokenizer_adds_is_not_written_twice(tmp_path: Path) -> None:
     plain, adding = (
         template_of(directory(tmp_path, adds_bos=adds, chat_template=LLAMA)).render(TALK)

@@ -40,18 +40,6 @@ def refusal(file: Path) -> str:
     return said
 
 
-def test_metadata_and_tensors_are_read(file: Path) -> None:
-    header = read_header(file)
-    assert header.metadata["general.name"] == "small"
-    assert header.metadata["some.numbers"] == [1, 2, 3]
-    assert header.metadata["tokenizer.ggml.tokens"] == ["a", "b"]
-    assert header.tensors["first"].shape == (2, 32)
-    content = file.read_bytes()
-    second = header.tensors["second"]
-    stored = np.frombuffer(content[second.offset : second.offset + second.size], np.float32)
-    assert stored.tolist() == list(range(32))
-
-
 def test_a_file_cut_off_anywhere_is_refused(file: Path) -> None:
     content = file.read_bytes()
     needed = max(tensor.offset + tensor.size for tensor in read_header(file).tensors.values())
@@ -124,18 +112,6 @@ def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(file)
     with pytest.raises(ModelFilesError, match="no regular file"):
         model_files_of(file)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ModelFilesError, match=r"model\.gguf does not exist"):
-        model_files_of(tmp_path / "model.gguf")
-
-
-def test_a_folder_of_several_files_wants_one_named(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.gguf").touch()
-    with pytest.raises(ModelFilesError, match=r"several GGUF files; name one: a\.gguf, b\.gguf"):
-        model_files_of(tmp_path)
 
 
 def test_a_header_longer_than_the_bound_is_refused(tmp_path: Path) -> None:

@@ -115,11 +115,6 @@ def test_part_under_the_wrong_name_is_refused(parts: list[Path]) -> None:
     assert f"{renamed} is part 1 of 3 of a model" in refusal(renamed)
 
 
-def test_whole_file_named_as_a_part_is_refused(parts: list[Path]) -> None:
-    change(parts[0], "split.count", 1)
-    assert f"{parts[0]}: split.count is 1, and 3 by the file's name" in refusal(parts[0])
-
-
 def test_part_keeps_its_name_when_it_is_a_link(parts: list[Path], tmp_path: Path) -> None:
     """As in Hugging Face's cache, where a link leads to a file that is named by its hash."""
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"

@@ -9,7 +9,7 @@ import pytest
 from gateway_models import directory
 
 from card.serving.model_files import chat_parameters
-from model_files import model_files_of, template_trial
+from model_files import model_files_of
 from model_files.cautions import cautions
 from model_files.template_trial import Trial, try_template
 
@@ -60,18 +60,8 @@ def test_a_models_own_template_passes_and_shows_how_it_ends_an_answer(tmp_path: 
     assert cautions(model_files_of(tmp_path)) == []
 
 
-def test_a_process_tries_a_template_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = tried(tmp_path, "{{ messages }} once")
-    monkeypatch.setattr(template_trial, "TemplateProcess", pytest.fail)
-    assert tried(tmp_path, "{{ messages }} once") is first
-
-
 def test_a_process_that_cannot_be_started_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "prefix", "/nonexistent")
     assert "no process can be started" in tried(tmp_path, "{{ messages }} nowhere").problem
-
-
-def test_a_model_without_a_template_is_not_tried(tmp_path: Path) -> None:
-    assert try_template(model_files_of(directory(tmp_path))) is None

@@ -8,15 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 from settings_files import Write
 
 from card.settings import (
     REPOSITORY_ROOT,
     SETTINGS_VARIABLE,
-    LimitSettings,
-    ServingSettings,
-    Settings,
     freeze,
     in_ascii,
     load_settings,
@@ -71,14 +67,6 @@ def test_relative_paths_start_at_the_files_folder(
     assert load_settings().draft.path == REPOSITORY_ROOT / "models/other"
 
 
-def test_settings_never_change_while_a_process_runs() -> None:
-    settings = load_settings()
-    with pytest.raises(ValidationError):
-        settings.limits.max_tokens = 1  # type: ignore[misc]
-    with pytest.raises(ValidationError):
-        settings.limits = LimitSettings()  # type: ignore[misc]
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -105,14 +93,6 @@ def test_frozen_settings_are_read_as_they_were_whatever_the_environment_says(
     assert again.model_dump() == settings.model_dump()
     assert again.speculation.width == 7
     assert again.draft.path == tmp_path / "beside"
-
-
-def test_a_section_keeps_its_fields_when_a_variable_sets_another_of_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("CARD_SERVING__DRAIN_S", "7")
-    settings = Settings(serving=ServingSettings(http_port=1234))
-    assert (settings.serving.drain_s, settings.serving.http_port) == (7, 1234)
 
 
 PRINT_PATHS = """

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from settings_files import Write, refusal
 
-from card.settings import load_settings
 from card.settings.reference import fields
 
 pytestmark = pytest.mark.usefixtures("no_overrides")
@@ -87,12 +86,6 @@ def test_path_that_nothing_can_be_at_is_refused_by_name(
     for path in LEADING_NOWHERE[2:]:
         file = write(f'{section}: {{{field}: "{path}"}}')
         assert refusal(file).startswith(f"settings file {file}: {name}: ")
-
-
-@pytest.mark.parametrize("name", PATHS)
-def test_path_that_does_not_exist_yet_is_taken(write: Write, name: str) -> None:
-    section, field = name.split(".")
-    assert load_settings(write(f"{section}: {{{field}: not/there}}"))
 
 
 def test_calibration_cache_that_is_a_file_is_refused(write: Write, tmp_path: Path) -> None:

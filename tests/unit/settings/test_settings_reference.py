@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import typer
 from settings_files import Write, refusal
@@ -50,30 +48,3 @@ def test_check_accepts_and_refuses_what_a_start_does(write: Write, text: str) ->
         assert checked("--check", str(file))[::2] == (0, "")
     else:
         assert checked("--check", str(file)) == (2, "", f"error: {refusal(file)}\n")
-
-
-def test_check_counts_the_environment_as_a_start_does(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CARD_CACHE__SLOTS", "0")
-    code, _, error = checked("--check", str(write("cache: {slots: 4}")))
-    assert code == 2
-    assert "CARD_CACHE__SLOTS" in error
-
-
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ("{speculation: {drafter: hierarchy}, draft_small: {path: none}}", "draft_small.path"),
-        ("speculation: {ngram_table: none}", "speculation.ngram_table"),
-    ],
-)
-def test_check_refuses_a_missing_file_that_only_some_settings_need(
-    write: Write, tmp_path: Path, text: str, field: str
-) -> None:
-    code, _, error = checked("--check", str(write(text)))
-    assert code == 2
-    assert f"{field}: {tmp_path}/none does not exist" in error
-    (tmp_path / "none").mkdir()
-    assert checked("--check", str(write(text)))[0] == 0
-    assert checked("--check", str(write("draft_small: {path: nowhere}")))[0] == 0

@@ -124,20 +124,6 @@ def test_fields_that_disagree_are_refused_by_name(write: Write, text: str, said:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "limits: {prompt_tokens: 511, context_tokens: 512}",
-        "limits: {default_max_tokens: 64, max_tokens: 64}",
-        "serving: {http_port: 8002, metrics_port: 8000}",
-        "serving: {triton_arguments: ['--grpc-use-ssl=true', '--allow-http=true']}",
-        "observability: {trace_url: 'http://127.0.0.1:4318/v1/traces'}",
-    ],
-)
-def test_fields_that_agree_are_taken(write: Write, text: str) -> None:
-    assert load_settings(write(text))
-
-
-@pytest.mark.parametrize(
     ("text", "address"), [("0.0.0.0", "0.0.0.0"), ("::", "::"), ("0:0::1", "::1")]
 )
 def test_address_of_either_family_is_taken(write: Write, text: str, address: str) -> None:

@@ -95,15 +95,6 @@ def test_what_was_not_used_for_longest_is_forgotten_and_followers_are_few() -> N
     assert dict(table) == {(1,): (5, 4, 3, 2), (3,): (8,)}
 
 
-@pytest.mark.parametrize("wrong", [True, False])
-def test_a_frozen_table_that_is_wrong_is_soon_given_little_chance(wrong: bool) -> None:
-    frozen = table_of(2 * [[token, token + (2 if wrong else 1)] for token in range(90)])
-    proposer = NgramProposer(frozen=frozen)
-    proposer.extend(range(60))
-    chance = proposer.candidates([], 1).chances[0]
-    assert chance < 0.1 if wrong else chance > 0.8
-
-
 VOCABULARY = 24
 TARGET = FakeModel(VOCABULARY)
 SALTS = [bytes([number] * SALT_BYTES) for number in range(1, MOST_TABLES + 3)]

@@ -37,8 +37,8 @@ def parallel(
     mask_id: Annotated[
         list[int] | None,
         typer.Option(
-            help="Ids for the masks, one for each place behind the next token. Default: special "
-            "tokens that no text contains."
+            help="Ids for the masks, one for each place behind the next token. Default: ids that "
+            "no text contains, special tokens first."
         ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share a step.")] = 2,

@@ -65,32 +65,29 @@ def read_draft(folder: Path, masks: int, start: Path | None = None) -> ParallelD
 
 
 def free_ids(folder: Path, texts: Texts, count: int) -> list[int]:
-    """Ids for the masks: special tokens that the draft does not rank and that no text contains.
+    """Ids for the masks, which no text contains and the draft does not rank: special tokens as far
+    as there are some, then others.
 
     Raises:
-        TrainingError: the tokenizer has fewer such ids.
+        TrainingError: there are fewer such ids.
     """
     tokenizer = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    ranked = set(ranked_ids(folder, config["vocab_size"]).tolist())
-    if len(ranked) == config["vocab_size"]:
-        ranked = set()
-    used = np.bincount(np.asarray(texts).ravel(), minlength=config["vocab_size"])
-    named = {value for name, value in config.items() if name.endswith("_token_id")}
-    free = [
-        token["id"]
-        for token in tokenizer["added_tokens"]
-        if token["special"]
-        and token["id"] < len(used)
-        and not used[token["id"]]
-        and token["id"] not in ranked | named
-    ]
+    size = config["vocab_size"]
+    ranked = ranked_ids(folder, size)
+    taken = np.bincount(np.asarray(texts).ravel(), minlength=size) > 0
+    named = [value for name, value in config.items() if name.endswith("_token_id")]
+    taken[[value for value in named if type(value) is int]] = True
+    if len(ranked) < size:
+        taken[ranked] = True
+    special = {token["id"] for token in tokenizer["added_tokens"] if token["special"]}
+    free = np.flatnonzero(~taken).tolist()
     if len(free) < count:
         raise TrainingError(
-            f"{folder}/tokenizer.json has {len(free)} special tokens that no text contains, "
-            f"{count} are needed: name ids with --mask-id"
+            f"the texts contain all but {len(free)} ids of {folder}; {count} are needed for masks: "
+            "name ids with --mask-id"
         )
-    return free[-count:]
+    return sorted(sorted(free, key=special.__contains__)[-count:])
 
 
 def write_draft(draft: ParallelDraft, ids: Sequence[int], source: Path, folder: Path) -> None:

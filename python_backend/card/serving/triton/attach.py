@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from card.cache import ENGINES, EngineState, Pool
 from card.processes import started
+from card.serving.log import EventLog
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ KEY, DEADLINE, ATTACHED_EPOCH = "key", "deadline_ns", "epoch"
 """Tensors of the attach request and of its response."""
 
 WATCH_S = 0.1
+QUIET_S = 10.0
+"""Least seconds between two lines, so that a client that tries keys cannot fill the log."""
 _ATTACH_LIMIT_NS = 5_000_000_000
 """`card` repeats the attach request to an engine that does not attach in this time."""
 
@@ -145,3 +148,23 @@ def is_dead(pool: Pool, engine: str) -> bool:
     if pool.engine_state(engine) is not EngineState.ATTACHED:
         return True
     return started(pool.pid(engine)) is None
+
+
+class Denials:
+    """Logs a line for the first refusal; later lines, at least `QUIET_S` apart, count the
+    refusals since the line before."""
+
+    def __init__(self, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._untold = 0
+        self._silent_until_s = -float("inf")
+
+    def count(self) -> None:
+        """Count one refusal."""
+        self._untold += 1
+        now_s = self._clock()
+        if now_s >= self._silent_until_s:
+            self._log.warn("attach_refused", requests=self._untold)
+            self._untold = 0
+            self._silent_until_s = now_s + QUIET_S

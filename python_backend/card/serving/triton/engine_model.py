@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
 
 from card.engines.phases import watched_by
 from card.serving.geometry import pool_geometry
-from card.serving.log import EventLog, open_log
+from card.serving.log import open_log
 from card.serving.notices import Notices, announced
 from card.serving.requests.refusal import Refusal, missing
-from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY
+from card.serving.triton.attach import ATTACHED_EPOCH, DEADLINE, KEY, Denials
 from card.serving.triton.engine_process import EngineProcess
 from card.serving.triton.loaded_model import load_model
 from card.serving.triton.triton_request import input_arrays, refused, response
@@ -76,27 +74,3 @@ class TargetModel(_EngineModel):
     """Queries, verifies, corrects."""
 
     role = "target"
-
-
-QUIET_S = 10.0
-"""Least seconds between two lines, so that a client that tries keys cannot fill the log."""
-
-
-class Denials:
-    """Logs a line for the first refusal; later lines, at least `QUIET_S` apart, count the
-    refusals since the line before."""
-
-    def __init__(self, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = log
-        self._clock = clock
-        self._untold = 0
-        self._silent_until_s = -float("inf")
-
-    def count(self) -> None:
-        """Count one refusal."""
-        self._untold += 1
-        now_s = self._clock()
-        if now_s >= self._silent_until_s:
-            self._log.warn("attach_refused", requests=self._untold)
-            self._untold = 0
-            self._silent_until_s = now_s + QUIET_S

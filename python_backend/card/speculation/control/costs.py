@@ -36,10 +36,9 @@ class PassCosts:
     """
 
     def __init__(self, curve: CostCurve, shares: tuple[float, float]) -> None:
-        self._curve, self._shares = curve, shares
+        self._curve, self._shares, self._passes = curve, shares, 0
         self._seen: dict[_Cell, tuple[float, int, int]] = {}
         """Factor of each cell, passes in that mean, and which of all passes was the last."""
-        self._passes = 0
 
     def ms(self, rows: int, *, beside: bool) -> float:
         """Of a pass of so many rows, of all its sessions together."""

@@ -21,7 +21,7 @@ from card.speculation.control.interface import (
     Share,
     StepPlan,
 )
-from card.speculation.control.ways import Acceptance, Choice, Way
+from card.speculation.control.ways import BOUND, Acceptance, Choice, Way
 
 TRIED_ROWS = 2
 """Candidates that a pass of a trial verifies at least: else what they cost is never seen."""
@@ -154,7 +154,8 @@ class Measured:
         seen, choices = self._texts[session.number][0], self._curve.choices[1:]
         ms = {n: (n - 1) * self._draft_ms + self._costs.ms(n, beside=False) for n in choices}
         best = max(choices, key=lambda n: chain_tokens(n, seen.accepted / seen.reached) / ms[n])
-        return share._replace(awaited=best - 1, patience_s=1e-3 * ms[best])
+        longest_ms = min(ms[best], BOUND * self._costs.ms(1, beside=False))
+        return share._replace(awaited=best - 1, patience_s=1e-3 * longest_ms)
 
 
 def _kind_of(sessions: Sequence[ControlledSession]) -> tuple[int, int]:

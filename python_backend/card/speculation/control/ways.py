@@ -1,9 +1,9 @@
 """The ways in which a pass may go, and which of them a kind of load takes.
 
-The way in use has a price: milliseconds a token. Now and then another way is tried. Each pass of
-the trial is charged its time and credited its tokens at that price (a sequential test, Wald 1945).
-Once the trial has lost or gained the time of `BOUND` plain passes, the cheaper way goes on. Each
-trial that loses delays the next one.
+The way in use has a price: milliseconds a token. Now and then another way is tried: each pass is
+charged its time and credited its tokens at that price (a sequential test, Wald 1945). A trial that
+has lost the time of `BOUND` plain passes ends, and delays the next; one that has gained twice as
+much replaces the way in use.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ AGREEMENT, PRIOR = 0.6, 4.0
 """Acceptance before any candidate was seen, what ordinary pairs reach on chats, and the number of
 candidates that it counts for."""
 BOUND = 2.0
-"""Plain passes that a trial may lose: 2 % of a first text of 100 tokens. A settled way with a draft
-may lose twice as many of its own passes to plain decoding: these differ more."""
+"""Plain passes that a trial may lose: 2 % of a first text of 100 tokens. A trial wins by twice as
+many, which cost nothing. A settled way with a draft may lose twice as many of its own."""
 FIRST_GAP, GAP_GROWTH, LONGEST_GAP = 64.0, 1.5, 1024.0
 """Passes until the first trial; factor by which a trial that lost delays the next; most passes
 between two: a draft that has become good is found within some ten seconds."""
@@ -102,7 +102,7 @@ class Choice:
         """A pass took so long. A plain one takes `plain_ms` for a token of each session."""
         if self.tries:
             self.lost_ms += ms - tokens * self.ms / self.tokens
-            if self.lost_ms < -BOUND * plain_ms:
+            if self.lost_ms < -2 * BOUND * plain_ms:
                 self._settle(self.way)
             elif self.lost_ms > BOUND * plain_ms:
                 self.way, self.lost_ms = self.settled, 0.0

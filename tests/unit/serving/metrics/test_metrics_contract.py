@@ -9,7 +9,6 @@ import pytest
 import yaml
 
 from card.serving.metrics import FAMILIES
-from card.serving.requests.refusal import REASONS
 from card.serving.supervision.health import ModelHealth, ServiceHealth, exposition
 from card.serving.supervision.states import STUBS
 from card.settings import REPOSITORY_ROOT
@@ -49,11 +48,6 @@ def test_every_metric_is_explained_as_it_is() -> None:
     assert kinds == of_supervisor
 
 
-def test_every_reason_of_a_refusal_is_explained() -> None:
-    for reason in REASONS:
-        assert f"`{reason}`" in PAGE, reason
-
-
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
 def test_every_alert_leads_to_its_place_in_the_runbook(alert: dict[str, Any]) -> None:
     page, _, anchor = alert["annotations"]["runbook_url"].partition("#")
@@ -62,10 +56,3 @@ def test_every_alert_leads_to_its_place_in_the_runbook(alert: dict[str, Any]) ->
     assert anchor in anchors()
     assert alert["labels"]["severity"] in ("critical", "warning")
     assert alert["annotations"]["summary"].endswith(".")
-
-
-def test_the_runbook_speaks_of_no_alert_that_does_not_exist() -> None:
-    section = PAGE[PAGE.index("## Alerts") : PAGE.index("## Logs")]
-    assert set(re.findall(r"^### (\w+)$", section, re.MULTILINE)) == {a["alert"] for a in ALERTS}
-    links = re.findall(r"\]\(#([\w-]+)\)", PAGE)
-    assert set(links) <= anchors()

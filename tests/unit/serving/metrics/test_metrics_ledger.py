@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving_double import GEOMETRY, slot_request
 
@@ -192,6 +192,7 @@ WORDS = st.one_of(
 )
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(WORDS, min_size=THREE_SLOTS.slots, max_size=THREE_SLOTS.slots), max_size=6)
 )

@@ -12,7 +12,7 @@ import pytest
 from follower_double import Client
 from serving_double import HandPlayedTarget, slot_request
 
-from card.cache import Finish, Pool, SlotState
+from card.cache import Pool, SlotState
 from card.serving.requests.delta import SIGN_NS, Delta, Numbers
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.sessions import Session, Sessions, WaitingClient
@@ -128,22 +128,6 @@ async def test_as_many_tokens_as_the_last_session_left_behind_are_news(pool: Poo
         give_back(sessions, pool, session)
 
 
-@pytest.mark.parametrize(
-    ("finish", "tokens"), [(Finish.LENGTH, [1] * 8), (Finish.END_ID, [1, 1, 7])]
-)
-async def test_a_finish_seen_before_its_tokens_does_not_count_yet(
-    pool: Pool, finish: Finish, tokens: list[int]
-) -> None:
-    sessions, target = sessions_of(pool), HandPlayedTarget(pool)
-    session = await sessions.admit(slot_request(max_tokens=8, end_ids=(7,)), None, lambda _: False)
-    target.commit(session.slot.index, tokens[:-1], finish)
-    sessions.take(session)
-    assert session.finish() is Finish.RUNNING
-    target.commit(session.slot.index, tokens[-1:], finish)
-    sessions.take(session)
-    assert session.finish() is finish
-
-
 async def test_what_postprocessing_abandoned_is_found(pool: Pool) -> None:
     sessions = sessions_of(pool)
     first, second = await admit(sessions), await admit(sessions)
@@ -201,19 +185,6 @@ class Scene:
     def postprocess(self, delta: Delta) -> None:
         """What `postprocessing` does when nobody is there to read a delta."""
         self.pool.abandoned[delta.numbers.place] = delta.numbers.session_id
-
-
-def test_a_streaming_client_gets_an_empty_delta_now_and_then(pool: Pool) -> None:
-    scene = Scene(pool, streams=True)
-    assert not scene.wait(0.9)
-    assert scene.client.sent == []
-    assert not scene.wait(0.2)
-    assert not scene.wait(0.5)
-    (sign,) = scene.client.sent
-    assert sign.text == ""
-    assert sign.numbers.finish_reason == 0
-    assert not scene.wait(1.0)
-    assert len(scene.client.sent) == 2
 
 
 def test_who_waited_at_a_place_before_is_not_taken_for_who_waits_there_now(pool: Pool) -> None:

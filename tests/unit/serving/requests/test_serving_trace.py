@@ -47,17 +47,6 @@ def test_the_steps_are_the_text(decoding: str) -> None:
     assert any("nodes" in event for event in events) == (decoding == "card")
 
 
-def test_n_grams_are_told_from_the_draft() -> None:
-    """Of candidates and of accepted tokens: behind `drafted` stand n-grams."""
-    text = repeating_text(FakeModel(16))
-    _, events = traced(text, "card", 4)
-    found = [event for event in events if event.get("candidates")]
-    assert any(event["drafted"] < len(event["candidates"]) for event in found)
-    _, events = traced(text, "card", 0)
-    found = [event for event in events if event.get("candidates")]
-    assert all(event["drafted"] == len(event["candidates"]) for event in found)
-
-
 def test_trees_told_as_changes_are_those_that_the_draft_published(pool: Pool) -> None:
     card, draft = pool.card_slot(0), pool.draft_slot(0)
     card.open(request_of([5, 6, 7], 32), session_id := pool.new_session_id())

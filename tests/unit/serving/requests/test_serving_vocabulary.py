@@ -150,12 +150,6 @@ def test_a_bad_word_that_the_target_cannot_write_needs_no_ban(checkpoint: Path) 
     )
 
 
-def test_words_that_are_special_tokens_are_known_by_their_ids() -> None:
-    vocabulary = Vocabulary.load(TARGET)
-    end = vocabulary.tokenizer.token_to_id("<|endoftext|>")
-    assert vocabulary.special_ids(("<|endoftext|>", "import", "<|endoftext|> ")) == (end,)
-
-
 def test_text_processes_load_neither_torch_nor_transformers() -> None:
     modules = "requests.wire requests.follower requests.vocabulary triton.attach"
     imports = ", ".join(f"card.serving.{name}" for name in modules.split())

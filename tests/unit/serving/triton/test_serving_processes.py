@@ -13,8 +13,7 @@ from serving_double import make_pool
 
 from card.cache import EngineState, Pool
 from card.serving.log import open_log
-from card.serving.triton.attach import Losses, is_dead
-from card.serving.triton.engine_model import QUIET_S, Denials
+from card.serving.triton.attach import QUIET_S, Denials, Losses, is_dead
 
 LIVING = "import sys; sys.stdin.read()"
 

@@ -43,6 +43,8 @@ class StatesEngine:
     alone_share = 1.0
     runs_ahead = False
     awaits_decoders = False
+    goes_on = True
+    """Whether a pass behind a path of the tree knows more than the pass before."""
     costed_rows = COSTED_ROWS
     most_rows = MAX_PASS_ROWS
 

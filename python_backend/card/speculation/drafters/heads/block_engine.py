@@ -117,6 +117,7 @@ class BlockEngine(StatesEngine):
     ) -> None:
         super().__init__(head, embedding, scale, ranked, options, passes)
         self._head = head
+        self.goes_on = head.reads_tokens or not head.is_aligned
         self._sessions = [self._empty() for _ in range(options.sessions)]
 
     def length(self, session: int) -> int:

@@ -128,8 +128,10 @@ class BlockDrafter(ParallelHeadDrafter):
     def _plan(
         self, session: DraftedSession, chunk: int, sharing: int, *, is_chain: bool = False
     ) -> DraftPlan | None:
-        if self._depth(session) >= 1:
-            return super()._plan(session, chunk, sharing, is_chain=is_chain)
         known = self._engine.length(self._trees[session.number].engine_session)
         missing = session.tokens[known : known + chunk]
-        return DraftPlan(missing, chunk) if missing else None
+        if self._depth(session) < 1:
+            return DraftPlan(missing, chunk) if missing else None
+        if not (missing or self._engine.goes_on or session.constraint):
+            return None
+        return super()._plan(session, chunk, sharing, is_chain=is_chain)
