@@ -39,7 +39,8 @@ def vllm_python(model: VllmModel) -> Path:
     if named is None:
         return ours if ours.exists() else Path(sys.prefix, "bin/python3")
     if not Path(named).exists():
-        raise EngineError(f"vllm.python: {named} does not exist; run scripts/setup --vllm")
+        role = "target" if isinstance(model, TargetSettings) else "draft"
+        raise EngineError(f"{role}.vllm.python: {named} does not exist; run scripts/setup --vllm")
     return Path(named)
 
 

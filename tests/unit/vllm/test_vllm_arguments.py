@@ -102,5 +102,5 @@ def test_process_sees_its_devices_alone() -> None:
 
 
 def test_python_that_is_not_there_is_named() -> None:
-    with pytest.raises(EngineError, match=r"vllm\.python: /nowhere/python does not exist"):
+    with pytest.raises(EngineError, match=r"target\.vllm\.python: /nowhere/python does not exist"):
         vllm_python(target(python="/nowhere/python"))
