@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from vllm_models import SHAPES, Shape, latent_attention, save
+from vllm_models import SHAPES, Shape, save
 from vllm_target_scene import PROMPTS, plainly, request_of, running_target
 
 from card.engines import EngineError
@@ -28,19 +28,3 @@ def test_greedy_texts_are_vllms_own_when_only_vllm_runs_the_model(
         found = running.ask(requests)
     assert [one.tokens for one in found] == [one.tokens for one in alone]
     assert sum(one.drafted for one in found) > 0
-
-
-def test_latent_attention_runs_only_without_candidates(tmp_path: Path) -> None:
-    """vLLM 0.32 on a processor reads a text in one pass: it has no kernel for several rows behind
-    others."""
-    target = {"path": str(save(latent_attention, tmp_path / "model"))}
-    request = request_of(PROMPTS[0])
-    with running_target(tmp_path, target=target, speculation={"rows": 1}) as running:
-        first, again = running.ask([request]), running.ask([request])
-    assert len(first[0].tokens) == request.max_tokens
-    assert first == again
-    with (
-        pytest.raises(EngineError, match=r"no candidates of it; set speculation\.rows to 1"),
-        running_target(tmp_path, target=target, speculation={"rows": 4}),
-    ):
-        pass

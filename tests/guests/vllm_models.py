@@ -11,7 +11,6 @@ import torch
 from real_pair import PAIR
 from transformers import (
     AutoModelForCausalLM,
-    DeepseekV2Config,
     GptOssConfig,
     MixtralConfig,
     PretrainedConfig,
@@ -53,23 +52,6 @@ def sinks_and_windows() -> PretrainedConfig:
         num_local_experts=4,
         num_experts_per_tok=2,
         sliding_window=32,
-    )
-
-
-def latent_attention() -> PretrainedConfig:
-    """The shape of DeepSeek-V2 and V3: latent attention, experts beside a shared one."""
-    return DeepseekV2Config(
-        **_SHAPE | {"num_key_value_heads": 4},
-        kv_lora_rank=512,  # with 64, the one size of vLLM's kernel for processors
-        qk_rope_head_dim=64,
-        q_lora_rank=None,
-        qk_nope_head_dim=32,
-        v_head_dim=32,
-        n_routed_experts=4,
-        n_shared_experts=1,
-        num_experts_per_tok=2,
-        moe_intermediate_size=32,
-        first_k_dense_replace=1,
     )
 
 
