@@ -47,14 +47,22 @@ _GAUGES = (
     "card_kv_blocks_in_use",
 )
 _NAMES = (*_COUNTERS, _ACCEPTED_AT, *_GAUGES)
+_WAYS = {
+    "card_way_tokens_per_second": "Tokens per second of auto's latest passes, by way.",
+    "card_way_share": "Share of the time of auto's latest passes, by way.",
+}
 
 
 @dataclass
 class _Figures:
-    """totals  of each of `_NAMES`, summed over its labels; places  accepted, by their place"""
+    """totals  of each of `_NAMES`, summed over its labels
+    places  accepted, by their place
+    ways    of each of `_WAYS`, by way
+    """
 
     totals: dict[str, float] = field(default_factory=dict)
     places: dict[str, float] = field(default_factory=dict)
+    ways: dict[str, dict[str, float]] = field(default_factory=lambda: {name: {} for name in _WAYS})
 
 
 class Replica:
@@ -93,10 +101,14 @@ def _page(url: str) -> str | None:
 
 
 def _read(page: str) -> _Figures:
-    wanted = "\n".join(line for line in page.splitlines() if line.startswith(_NAMES))
+    names = (*_NAMES, *_WAYS)
+    wanted = "\n".join(line for line in page.splitlines() if line.startswith(names))
     found = _Figures()
     for family in text_string_to_metric_families(wanted + "\n"):
         for sample in family.samples:
+            if sample.name in _WAYS:
+                found.ways[sample.name][sample.labels["way"]] = sample.value
+                continue
             found.totals[sample.name] = found.totals.get(sample.name, 0.0) + sample.value
             if sample.name == _ACCEPTED_AT:
                 found.places[sample.labels["position"]] = sample.value
@@ -139,6 +151,11 @@ def _renamed(figures: _Figures, model: str) -> Iterable[Metric]:
     for place, count in figures.places.items():
         places.add_metric([model, place], count)
     yield places
+    for name, text in _WAYS.items():
+        gauge = GaugeMetricFamily(name, text, labels=["way"])
+        for way, figure in figures.ways[name].items():
+            gauge.add_metric([way], figure)
+        yield gauge
 
 
 def _gauge(named: tuple[str, str, str], values: dict[str, float], model: str) -> GaugeMetricFamily:

@@ -31,7 +31,8 @@ def service(start_service: StartService) -> Iterator[RunningService]:
 
 @pytest.fixture(scope="module")
 def gateway(service: RunningService) -> Iterator[RunningGateway]:
-    with running_gateway(service, "--page") as running:
+    metrics = f"http://127.0.0.1:{service.settings.serving.metrics_port}/metrics"
+    with running_gateway(service, "--page", f"--server-metrics={metrics}") as running:
         yield running
 
 
@@ -66,6 +67,7 @@ async def test_a_person_sees_a_text_come_and_its_candidates_again(
     assert page.text("#text") == wanted
     assert page.text("#verdict").endswith("The texts are identical.")
     assert all(float(page.text(f"#{row} .rate")) > 0 for row in ("with-card", "without"))
+    assert "% of the time" in page.text("#ways"), "the text that decoding auto wrote first"
 
     found = {finder: int(page.text(f"#by-{finder}")) for finder in ("draft", "ngram", "target")}
     assert found["draft"] > 0, found

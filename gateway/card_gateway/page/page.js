@@ -599,6 +599,18 @@ class Meter {
   }
 }
 
+/** Says which ways `auto` went lately and what each gave, where the gateway knows the server's metrics. */
+async function showWays() {
+  const ways = {};
+  for (const line of (await (await ask("metrics")).text()).split("\n")) {
+    const [, figure, way, value] = line.match(/^card_way_(\w+)\{way="(\w+)"\} (\S+)/) ?? [];
+    if (figure) (ways[way] ??= {})[figure] = Number(value);
+  }
+  const used = Object.entries(ways).filter(([, { share }]) => share > 0).sort((a, b) => b[1].share - a[1].share);
+  const told = used.map(([way, { share, tokens_per_second: rate }]) => `${way} ${Math.round(100 * share)} % of the time, ${rate} tokens/s`);
+  at("ways").textContent = told.length ? `Ways of the server's latest texts with decoding auto: ${told.join("; ")}.` : "";
+}
+
 // --- a run ---------------------------------------------------------------------------------------
 
 const tree = new TreeView();
@@ -656,6 +668,7 @@ async function run() {
       const plain = await decode("autoregressive", seed, plainMeter, running.signal, () => {});
       compare(mine === plain);
     }
+    await showWays();
     say("Done. Move the slider to see it again.");
   } catch (error) {
     player.end();
@@ -697,6 +710,7 @@ async function greet() {
     at("key-form").hidden = true;
     at("problem").textContent = "";
     at("run").disabled = false;
+    await showWays();
     say(`Ready to ask ${model}.`);
   } catch (error) {
     at("run").disabled = true;

@@ -222,6 +222,8 @@ card_drafted_tokens_total{decoding="card"} 20
 card_accepted_tokens_total{decoding="card"} 9
 card_accepted_at_total{position="0"} 6
 card_accepted_at_total{position="1"} 3
+card_way_tokens_per_second{way="ngrams"} 131.5
+card_way_share{way="ngrams"} 0.9
 """
 
 
@@ -246,7 +248,7 @@ def load_of(url: str) -> dict[tuple[str, ...], float]:
         )
         for family in text_string_to_metric_families(page)
         for sample in family.samples
-        if sample.name.startswith(("nv_trt_llm", "vllm:spec_decode"))
+        if sample.name.startswith(("nv_trt_llm", "vllm:spec_decode", "card_way"))
     }
 
 
@@ -270,6 +272,8 @@ def test_metrics_tell_the_servers_load_under_the_names_that_pickers_read() -> No
         (f"{accepted}_total",): 9,
         (f"{accepted}_per_pos_total", "0"): 6,
         (f"{accepted}_per_pos_total", "1"): 3,
+        ("card_way_tokens_per_second", "ngrams"): 131.5,
+        ("card_way_share", "ngrams"): 0.9,
     }
 
 
