@@ -122,6 +122,17 @@ def test_choice_when_a_trial_gains_takes_the_way_until_it_loses_to_decoding_alon
     assert ways == [Way.TURNS, Way.ALONE]
 
 
+def test_choice_when_an_easy_text_let_a_dearer_way_win_comes_back_in_that_text() -> None:
+    choice = Choice(Way.ALONE, Way.ALONE)
+    settled = []
+    for tokens in [1] * 64 + [3] * 30:
+        choice.choose(list(Way))
+        settled.append(choice.settled)
+        choice.learn(tokens, 10.0 if choice.way is Way.ALONE else 20.0, 10.0, 1)
+    assert Way.TURNS in settled
+    assert choice.settled is Way.ALONE
+
+
 def test_choice_when_the_draft_dies_goes_on_alone() -> None:
     choice = Choice(Way.BESIDE, Way.BESIDE)
     choice.choose([Way.ALONE])

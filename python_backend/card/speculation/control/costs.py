@@ -1,8 +1,7 @@
 """What a pass of the target costs: believed from load at first, then as the passes that serve show.
 
 A cell is a number of rows, alone or beside a working draft. Its factor is the mean of what its
-latest passes took, each divided by what load believed. An unknown cell takes the factor of the
-nearest known one. So load has no say once passes have served.
+latest passes took by what load believed. An unknown cell takes the factor of the nearest one.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
-"""What pays is measured: each kind of load goes the way whose tokens took least time.
-
-`ways` chooses the way, and `costs` says which rows of a pass pay. A kind of load begins with the
-way that loses nothing: `ALONE`, or `BESIDE` a draft that has its own device.
+"""What pays is measured: each kind of load goes the way whose tokens took least time (`ways`), with
+the rows that pay (`costs`). It begins `ALONE`, or `BESIDE` a draft that has its own device.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
@@ -89,8 +86,8 @@ class Measured:
             for index, session in enumerate(sessions)
             for place, chance in enumerate(self._worth(session, found[index], drafted[index]))
         )
-        cost_ms = partial(self._costs.ms, beside=beside)
-        best = self._curve.best_rows([-chance for chance, _, _ in worth], len(found), cost_ms)
+        chances, ms = [-chance for chance, _, _ in worth], self._costs.ms
+        best = self._curve.best_rows(chances, len(found), lambda rows: ms(rows, beside=beside))
         if self._kinds[plan.kind].tries:
             best = max(best, TRIED_ROWS)
         if plan.most_rows is not None:
