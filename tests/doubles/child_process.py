@@ -38,7 +38,7 @@ def child(
 
 @contextmanager
 def _heeding_interrupts() -> Iterator[None]:
-    """Whoever runs the tests in the background ignores SIGINT, and children inherit that."""
+    """A shell that runs the tests in the background ignores SIGINT, and children inherit that."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield

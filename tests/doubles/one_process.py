@@ -179,7 +179,7 @@ class OneProcess:
     def restart_draft(self, engine: Engine, small: Engine | None = None) -> None:
         """A fresh draft process, which knows nothing but the pool.
 
-        small  runs `draft_small`; None: a model that often agrees with nobody
+        small  runs `draft_small`; None: a model that often disagrees
         """
         self.draft_engine = engine
         if small is None:

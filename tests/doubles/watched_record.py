@@ -1,4 +1,4 @@
-"""A slot's record in the cache; somebody looks after every store into it."""
+"""A slot's record in the cache; a watcher looks after every store into it."""
 
 from __future__ import annotations
 

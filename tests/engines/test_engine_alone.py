@@ -1,4 +1,4 @@
-"""While nobody else computes a target takes more threads, if that changes no bit."""
+"""While nothing else computes, a target takes more threads, if that changes no bit."""
 
 from __future__ import annotations
 

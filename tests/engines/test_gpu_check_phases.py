@@ -49,7 +49,7 @@ def hang_in_a_library(job: Job) -> Iterator[Found]:
     assert started.stdout is not None
     started.stdout.readline()
     os.mkfifo(job.scratch / "hangs")
-    hangs = os.open(job.scratch / "hangs", os.O_RDWR)  # so that nobody need read it
+    hangs = os.open(job.scratch / "hangs", os.O_RDWR)  # so that no reader is needed
     yield Check("before it hung", True, f"{os.getpid()} {started.pid}")
     os.write(hangs, b"!")
     sleep = ctypes.PyDLL(None).sleep  # holds the interpreter's lock

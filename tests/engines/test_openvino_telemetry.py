@@ -1,4 +1,4 @@
-"""OpenVINO tells nobody that it is used."""
+"""OpenVINO reports its use to no host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import openvino
 from openvino.tools.ovc import telemetry
 
 telemetry.send_event("ov", "import", "general_import")
-assert not psutil.Process().children(), "somebody was forked to report"
+assert not psutil.Process().children(), "a process was forked to report"
 """
 
 

@@ -9,7 +9,7 @@ import trustme
 
 
 class Certificates:
-    """A server's and a client's, of one authority; and a client's that nobody knows."""
+    """A server's and a client's, of one authority; and a client's that no authority signed."""
 
     def __init__(self, folder: Path) -> None:
         authority = trustme.CA()

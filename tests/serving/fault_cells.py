@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def costs_answers(self) -> bool:
-        """Whether clients may get an error. Nobody needs the draft, streams of a lost target go on
+        """Whether clients may get an error. No text needs the draft, streams of a lost target go on
         behind their commits, and what flows has left preprocessing behind; but where the reload
         is lost too, the server starts anew."""
         match self.victim:

@@ -86,7 +86,7 @@ class Witness:
         self.complaints: set[str] = set()
 
     def struck(self, victim: str, pid: int, until_s: float) -> None:
-        """The process `pid` of `victim` serves nobody from now on, or until `until_s`."""
+        """The process `pid` of `victim` serves no client from now on, or until `until_s`."""
         self._struck.append((time.monotonic(), until_s, victim, pid))
 
     async def watch(self) -> None:
@@ -240,7 +240,7 @@ class Ordeal:
             if reply.text != self._right[wish]:
                 complaints.append("a request after the recovery got a wrong text")
             if time.monotonic() > limit_s:
-                complaints.append("the draft helps nobody any more")
+                complaints.append("the draft makes no candidates any more")
                 break
         with self._pool_states() as states:
             while states() != {SlotState.FREE}:

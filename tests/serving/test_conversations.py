@@ -64,7 +64,7 @@ async def test_five_turns_have_the_same_text_and_log_probabilities(
     assert kept.log_probs == afresh.log_probs
     assert not any(afresh.reused)
     first, *others = kept.reused
-    assert first == 0, "nobody else had this salt"
+    assert first == 0, "no other request had this salt"
     assert others == sorted(others)
     assert others[0] > 0
 

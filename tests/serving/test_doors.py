@@ -260,7 +260,7 @@ def test_the_gateway_passes_mutual_tls(mutual: RunningService, certificates: Cer
 
 
 def test_a_later_option_closes_http_to_the_outside(mutual: RunningService) -> None:
-    """HTTP knows no TLS, so whoever asks for it binds HTTP to this machine alone."""
+    """HTTP knows no TLS, so with TLS HTTP is bound to this machine alone."""
     line = Path(f"/proc/{mutual.server_pid}/cmdline").read_bytes().decode().split("\0")
     assert [a for a in line if a.startswith("--http-address=")][-1] == "--http-address=127.0.0.1"
     port = mutual.settings.serving.http_port

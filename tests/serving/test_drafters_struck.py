@@ -1,4 +1,4 @@
-"""Whoever makes candidates is killed, or stops, under load: every text stays the target's own.
+"""What makes candidates is killed, or stops, under load: every text stays the target's own.
 
 `test_family.py` and `test_faults_matrix.py` strike a draft that grows a tree, `test_remote.py` what
 takes the drafts of devices.

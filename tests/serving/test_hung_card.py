@@ -45,7 +45,7 @@ async def test_a_server_that_takes_no_response_any_more_is_replaced(
 
         limit_s = time.monotonic() + LIMIT_S
         while " event=restarting_server " not in service.log.read_text():
-            assert time.monotonic() < limit_s, "no stream stood still, or nobody noticed"
+            assert time.monotonic() < limit_s, "no stream stood still, or it was not noticed"
             await asyncio.gather(*(leave(service) for _ in range(CLIENTS)))
         await service.until(is_replaced, "another server runs")
         assert "card has taken no step" in service.log.read_text()

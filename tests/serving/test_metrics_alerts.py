@@ -13,7 +13,7 @@ CALM = {
     'up{job="card",instance="triton:8002"}': f"1x{HOUR}",
     'up{job="card",instance="triton:8003"}': f"1x{HOUR}",
     'up{job="card/card",instance="10.0.0.7:8002"}': f"1x{HOUR}",
-    'up{job="discard",instance="10.0.0.8:80"}': f"0x{HOUR}",  # somebody else's
+    'up{job="discard",instance="10.0.0.8:80"}': f"0x{HOUR}",  # of another service
     'card_service_ready{job="card"}': f"1x{HOUR}",
     'card_model_well{model="target"}': f"1x{HOUR}",
     'card_model_well{model="draft"}': f"1x{HOUR}",

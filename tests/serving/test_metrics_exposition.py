@@ -99,7 +99,7 @@ async def test_each_decoding_mode_is_counted_apart(server: RunningService) -> No
         assert (("card_re_roots_total", decoding) in grown) == speculates
         waited = ("card_target_wait_seconds_total", decoding) in grown
         if decoding in ("card", "autoregressive"):
-            assert not waited  # nobody waits
+            assert not waited  # no request waits
         elif decoding == "draft_then_verify":
             assert waited
 
@@ -127,8 +127,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def observed(start_service: StartService, collector: Collector) -> Iterator[RunningService]:
-    """JSON lines, prompts among them, and traces of those who ask for one: nobody else comes as far
-    as the rate."""
+    """JSON lines with prompts, and traces of requests that ask: the rate reaches no other one."""
     observability = {
         "log_format": "json",
         "log_prompts": True,

@@ -129,7 +129,7 @@ def test_prometheus_evaluates_every_rule_and_a_healthy_service_wakes_nobody(
 
 
 def test_every_metric_of_card_is_shown_or_watched(scraped: Prometheus) -> None:
-    """A metric that nobody looks at is a cost without a use."""
+    """A metric that no panel shows is a cost without a use."""
     asked = " ".join(
         [expression for _, expression in panel_expressions()] + [rule["expr"] for rule in alerts()]
     )

@@ -127,7 +127,7 @@ def proxy() -> Iterator[socket.socket]:
 def test_a_completion_is_shown_in_two_colours_with_its_figures(
     ports: list[int], proxy: socket.socket
 ) -> None:
-    """Behind a proxy too, which has no part in it; and its health port is nobody's business."""
+    """Behind a proxy too, which has no part in it; its health port is closed to other hosts."""
     url = "http://{}:{}".format(*proxy.getsockname())
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy", "all_proxy"), url)
     proxies |= dict.fromkeys(("no_proxy", "NO_PROXY", "no_grpc_proxy"), "")

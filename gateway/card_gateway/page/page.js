@@ -40,7 +40,7 @@ async function* eventsOf(answer) {
   }
 }
 
-/** Fields that say what the text must be, to begin with: whoever asks may change them. */
+/** Fields that say what the text must be; the user may change them. */
 const PERSON = {
   type: "object",
   properties: { name: { type: "string", maxLength: 20 }, age: { type: "integer" }, city: { enum: ["Oslo", "Lima"] } },
@@ -488,7 +488,7 @@ class Player {
     tick();
   }
 
-  /** No more arrives: the end is shown, or what somebody looks at. */
+  /** No more arrives: the end is shown, or the moment that the user chose. */
   end() {
     const place = this.isLive ? this.last : this.shown;
     if (this.isLive) clearTimeout(this.timer);

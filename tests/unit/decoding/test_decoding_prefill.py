@@ -100,7 +100,7 @@ def test_candidates_leave_half_a_chunk_to_prompts(query: str) -> None:
         for _ in range(8):
             both.draft.step()
         both.target.step()
-        assert last_pass(both) > (0, chunk), "many are verified while nobody reads"
+        assert last_pass(both) > (0, chunk), "many are verified while no prompt is read"
         for _ in range(8):
             both.draft.step()
         both.open(request_of(LONG, 4), 3)

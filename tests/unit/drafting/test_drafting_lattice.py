@@ -83,7 +83,7 @@ def test_ngrams_add_tokens_and_unknown_contexts_change_nothing() -> None:
 
 
 def test_noise_is_added_after_mixing() -> None:
-    """So it counts once for every token, whoever knows it."""
+    """So it counts once for every token, whichever table knows it."""
     noise = {ord("a"): 1.0, ord("b"): 3.0, ord("x"): 6.0}
     children = [
         Child(child.token, child.logprob + noise[child.token] - 4.0, 0.0)

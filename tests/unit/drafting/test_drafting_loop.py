@@ -216,7 +216,7 @@ def test_a_draft_is_idle_while_no_session_wants_candidates() -> None:
         assert both.draft.is_idle
         both.open(request_of([1, 2], 8, "autoregressive"), 0)
         both.draft.step()
-        assert both.draft.is_idle, "nobody asks for the draft"
+        assert both.draft.is_idle, "no session asks for the draft"
         slots = [adopted(both, both.open(request_of([1, 2, 3], 40), index)) for index in (1, 2)]
         both.draft.step()
         assert not both.draft.is_idle

@@ -119,7 +119,7 @@ def test_a_device_that_floods_is_heard_again_with_the_next_commit(
     with pytest.raises(Refusal, match="wait for tokens"):
         drafts.take(KEY, DeviceDraft(0, [2]))
     assert chain(pool, 0) == (PROMPT, [1])
-    assert drafts.take(OTHER, DeviceDraft(0, [3])), "nobody else is held up"
+    assert drafts.take(OTHER, DeviceDraft(0, [3])), "no other device is held up"
     HandPlayedTarget(pool).commit(0, [9])
     assert drafts.take(KEY, DeviceDraft(1, [2]))
 

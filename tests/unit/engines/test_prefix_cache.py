@@ -1,4 +1,4 @@
-"""What is kept of texts is found by whoever begins alike; the least recently used goes first."""
+"""What is kept of texts is found by texts that begin alike; the least recently used goes first."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_what_a_tokenizer_was_trained_with_cuts_and_fills_nothing(tmp_path: Path
 
 
 def test_a_character_of_several_tokens_stands_whole_at_its_first_one() -> None:
-    """So the bytes of the pieces are the bytes of the text, whoever joins them."""
+    """So the bytes of the pieces joined are the bytes of the text."""
     assert length(EMOJI) > 1
     pieces = TokenTexts(TOKENIZER).cut(EMOJI, length(EMOJI))
     assert pieces == [EMOJI, *[""] * (length(EMOJI) - 1)]

@@ -99,7 +99,7 @@ def _only_what_is_new_is_collected() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 async def _nothing_is_reported() -> AsyncIterator[None]:
-    """By asyncio, of a task whose exception nobody asked for."""
+    """By asyncio, of a task whose exception was not read."""
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, about: reported.append(about))
     yield
@@ -166,7 +166,7 @@ def stream_of(channel: grpc.aio.Channel) -> StreamStreamCall:
 
 
 async def stream_whose_client_left(channel: grpc.aio.Channel, triton: Triton) -> TritonStream:
-    """Asked, and still unanswered; whoever waited for its end was cancelled."""
+    """Asked, and still unanswered; the task that waited for its end was cancelled."""
     stream = TritonStream(stream_of(channel), drop, behind_response_s=TIME_TO_HEAR_S)
     await stream.ask(b"a request")
     client = asyncio.create_task(stream.ends())

@@ -73,7 +73,7 @@ def test_draft_then_verify_takes_turns_of_gamma_passes(gamma: int) -> None:
         request = request_of([1, 2, 3], 24, "draft_then_verify", gamma=gamma)
         stream = both.open(request)
         turns = []
-        assert both.target.step(), "prefill waits for nobody"
+        assert both.target.step(), "prefill waits for no draft"
         while stream.finish is Finish.RUNNING:
             passes = 0
             assert not both.target.step(), "the target waits while the draft drafts"
@@ -113,7 +113,7 @@ def test_pearl_verifies_a_chunk_while_the_next_one_is_drafted(gamma: int) -> Non
         target.between = draft_a_round
         stream = both.open(request_of([1, 2, 3], 64, "pearl", gamma=gamma))
         while stream.finish is Finish.RUNNING:
-            assert both.target.step(), "both end a round together: nobody waits"
+            assert both.target.step(), "both end a round together: neither waits"
         left = 2 * gamma  # the last rounds are as long as the text
         rows = [len(batch[0].tokens) for batch in target.batches[1:-left]]
         assert set(rows) == {1, gamma}, "pre-verify, and post-verify of a whole chunk"
@@ -125,7 +125,7 @@ def test_pearl_waits_for_a_chunk_that_is_begun() -> None:
     target, draft = Meanwhile(FakeModel(), tree=False), FakeEngine(FakeModel(), tree=True)
     with OneProcess(target, draft, settings_of(width=1, growth="layered", rows=16)) as both:
         stream = both.open(request_of([1, 2, 3], 24, "pearl", gamma=4))
-        assert both.target.step(), "prefill waits for nobody"
+        assert both.target.step(), "prefill waits for no draft"
         assert both.draft.step(), "the text and the first candidate"
         for _ in range(2):
             assert not both.target.step()
@@ -158,7 +158,7 @@ def test_the_draft_leaves_the_cores_to_a_prompt_that_is_read() -> None:
             pass
         assert len(draft.batches) == HEAD_START
         assert both.target.step(), "the first commit"
-        assert both.draft.step(), "and nobody waits from there on"
+        assert both.draft.step(), "and neither waits from there on"
 
 
 def test_a_draft_that_gives_nothing_costs_a_text_little_more_than_one_wait(

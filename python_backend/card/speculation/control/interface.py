@@ -140,7 +140,7 @@ class ControlConfig:
 
     num_rows      rows of each session in a pass; None: as many as pay
     ngram_tokens  n-gram proposals behind a chain, at most
-    costs_ms      measured milliseconds of a target pass by its rows, while nobody else computes on
+    costs_ms      measured milliseconds of a target pass by its rows, while nothing else computes on
                   the cores that it leaves to the draft; a controller that chooses rows needs them
     alone_share   share of its time that a pass takes where it has the draft's cores too
     apart         the draft has a device of its own, so a pass beside it takes no longer

@@ -37,7 +37,7 @@ def documented() -> dict[str, tuple[str, set[str]]]:
 
 
 def test_every_metric_is_explained_as_it_is() -> None:
-    """Whoever renames a metric breaks somebody's dashboard, and reads so in the page."""
+    """A renamed metric breaks dashboards, and the page says so."""
     models = {"draft": ModelHealth("well", pid=1)}
     page = exposition(ServiceHealth("ready", 1, 0, models), STUBS, live=True).decode()
     of_supervisor = dict(re.findall(r"^# TYPE (card_\w+) (\w+)$", page, re.MULTILINE))

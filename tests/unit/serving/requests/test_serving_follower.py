@@ -123,7 +123,7 @@ async def test_a_response_that_cannot_be_sent_ends_its_request_alone(
     assert client.errors == ["INTERNAL: a response could not be sent; see the server's log"]
     assert client.ended == 1
     assert scene.state(slot) is not SlotState.OPEN
-    assert scene.ledger.outcomes == ["internal"]  # whoever heard an error had no success
+    assert scene.ledger.outcomes == ["internal"]  # a client that got an error had no success
     assert other.texts == ["e"]
 
 
@@ -162,7 +162,7 @@ async def test_many_streams_gather_for_longer_but_first_and_last_deltas_leave_at
 async def test_a_beginning_an_end_and_a_release_are_looked_at_when_they_are_rung(
     pool: Pool,
 ) -> None:
-    """Where nobody would look for an hour."""
+    """Where no look comes for an hour."""
     hour_s = 3600
     scene = Scene(pool, flush_ns=hour_s * 10**9, longest_pause_s=hour_s)
     following = asyncio.create_task(scene.follower.run())
@@ -186,6 +186,6 @@ async def test_a_beginning_an_end_and_a_release_are_looked_at_when_they_are_rung
 def test_few_streams_gather_for_flush_ms_and_many_share_the_deltas_of_a_second(
     deltas_per_s: float, streams: int, expected_ms: int
 ) -> None:
-    """Nobody's text is kept back for more than a second."""
+    """No text is kept back for more than a second."""
     gathered = Gathering.of(ServingSettings(flush_ms=20, deltas_per_s=deltas_per_s))
     assert gathered.interval_ns(streams) == expected_ms * 1_000_000

@@ -1,4 +1,4 @@
-"""Slots and their queue: bounded, in order, nothing lost, nobody in it bothered without need."""
+"""Slots and their queue: bounded, in order, nothing lost, no waiting request woken without need."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_what_postprocessing_abandoned_is_found(pool: Pool) -> None:
 
 
 async def test_nobody_in_the_queue_shares_a_place_with_a_slot_or_another(pool: Pool) -> None:
-    """Whoever leaves is known by its place; those who follow take the places of those who went."""
+    """A request that leaves is known by its place; those behind it move up."""
     sessions, queue = sessions_of(pool), pool.geometry.queue
     seen: dict[int, list[int]] = {number: [] for number in range(3 * queue)}
 
@@ -183,7 +183,7 @@ class Scene:
         return self.waiting.seek(self.place)
 
     def postprocess(self, delta: Delta) -> None:
-        """What `postprocessing` does when nobody is there to read a delta."""
+        """What `postprocessing` does when no reader is left for a delta."""
         self.pool.abandoned[delta.numbers.place] = delta.numbers.session_id
 
 

@@ -103,7 +103,7 @@ def test_a_bad_value_is_refused_by_field_value_and_what_is_allowed(
 
 
 class Unread:
-    """Elements that nobody may turn into objects."""
+    """Elements that must not become objects."""
 
     def __init__(self, *shape: int) -> None:
         self.shape = shape

@@ -32,7 +32,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 def test_each_ended_process_counts_once(tmp_path: Path) -> None:
     pool = make_pool(tmp_path)
     losses = Losses(pool, "target")
-    assert losses.count() == 0, "nobody was ever there"
+    assert losses.count() == 0, "no process was ever there"
     with child(sys.executable, "-c", LIVING) as first:
         announce(pool, first.pid, EngineState.ATTACHED)
         assert losses.count() == 0
