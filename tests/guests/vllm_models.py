@@ -12,6 +12,7 @@ from real_pair import PAIR
 from transformers import (
     AutoModelForCausalLM,
     GptOssConfig,
+    GraniteMoeHybridConfig,
     MixtralConfig,
     PretrainedConfig,
     Qwen3MoeConfig,
@@ -52,6 +53,21 @@ def sinks_and_windows() -> PretrainedConfig:
         num_local_experts=4,
         num_experts_per_tok=2,
         sliding_window=32,
+    )
+
+
+def state_space() -> PretrainedConfig:
+    """A hybrid: Mamba 2 beside attention (Granite 4)."""
+    return GraniteMoeHybridConfig(
+        **_SHAPE | {"num_hidden_layers": 4},
+        layer_types=["mamba", "attention", "mamba", "attention"],
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        shared_intermediate_size=64,
+        mamba_n_heads=8,
+        mamba_d_head=32,
+        mamba_d_state=16,
+        mamba_n_groups=1,
     )
 
 

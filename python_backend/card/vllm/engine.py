@@ -124,7 +124,8 @@ class VllmEngine:
         self._ids: dict[int, str] = {}
         self._sessions: dict[str, int] = {}
         measures, most = chooses_rows(settings), candidates_of(settings)
-        with _refusal(f"{path}: vLLM cannot run it"):
+        without = " with candidates; set speculation.rows to 1" if self._speculates else ""
+        with _refusal(f"{path}: vLLM cannot run it{without}"):
             self._measure(0)
         self.row_costs_ms: dict[int, float] = {}
         if self._speculates:
