@@ -134,9 +134,10 @@ def tasks_of(
 
 @contextmanager
 def _with_small_draft(settings: Settings) -> Iterator[Settings]:
-    """Settings with a `draft_small`; if there is none and the draft is no GGUF file, one is cut."""
+    """Settings with a `draft_small`; if there is none, it is cut from a draft that is a whole model
+    in safetensors."""
     small, draft = settings.draft_small, settings.draft
-    if small.path.exists() or is_gguf(draft.path):
+    if small.path.exists() or is_gguf(draft.path) or settings.has_head:
         yield settings
         return
     with TemporaryDirectory(prefix="card-bench-draft-small-") as home:

@@ -8,6 +8,7 @@ import pytest
 from real_pair import TARGET
 from small_heads import save_random_head
 
+from bench.contest import _with_small_draft
 from bench.systems import SYSTEMS, systems_for
 from card.settings import Settings, load_settings
 from card.speculation.pacing import PACINGS, PLAIN
@@ -30,6 +31,8 @@ def test_target_alone_is_the_first_system() -> None:
 def test_head_has_its_own_row_and_no_other_drafters(tmp_path: Path) -> None:
     save_random_head(tmp_path / "head", TARGET)
     settings = load_settings(target={"path": str(TARGET)}, draft={"path": str(tmp_path / "head")})
+    with _with_small_draft(settings) as completed:
+        assert completed is settings, "no smaller draft is cut from a head"
     rows = systems_for(settings)
     assert {"eagle3", "card"} <= rows.keys()
     assert not {"pard", "pard2", "cascade", "cacheback"} & rows.keys()
