@@ -1,26 +1,11 @@
-"""Systems of the family, random models of large shapes, and ways of auto."""
+"""Random models of large shapes, and ways of auto."""
 
 from __future__ import annotations
 
-import pytest
-
 from bench.shape_models import SHAPES, matrices
-from bench.systems import SYSTEMS
 from bench.ways import lines, step_costs
 from card.cache import Candidates
 from card.cache.reports import Step
-from card.settings import Settings
-from card.speculation.pacing import PACINGS
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_system_is_settings_that_a_server_takes(name: str) -> None:
-    system = SYSTEMS[name]
-    wanted = {"decoding": system.decoding, **system.speculation}
-    if not system.lossless:
-        wanted["lossy_acceptance"] = [system.acceptance]
-    Settings.model_validate({"speculation": wanted})
-    assert system.decoding in PACINGS
 
 
 def test_q4_k_m_gives_more_bits_to_the_layers_that_llama_cpp_gives_them() -> None:

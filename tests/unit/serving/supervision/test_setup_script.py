@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -259,6 +260,6 @@ def test_setup_names_the_file_and_its_owner_when_another_user_owns_the_environme
         timeout=60,
     )
     assert ended.returncode == 2
-    line = ended.stderr.splitlines()[-1]  # bash itself may warn before it
+    (line,) = re.findall("^setup: .*", ended.stderr, re.MULTILINE)
     named = files[closed].name if closed in files else ".venv"
     assert f"{named}, which belongs to root: " in line

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
 from card.engines.torch.decoder import rotate
+from card.speculation.drafters.heads.formats import HeadConfig
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """Keeps the rows' keys and values and attends: from the layer's number, queries
@@ -137,3 +138,52 @@ def context_of(layers: nn.ModuleList, features: Tensor, turn: Turn) -> Tensor:
     """[layers, 2, rows, kv_heads, size], keys and values that each layer makes of features."""
     attentions = [cast(Attention, layer.self_attn) for layer in layers]
     return torch.stack([torch.stack(it.keys_values(features, turn)) for it in attentions])
+
+
+class BlockModel(nn.Module):
+    """A head, without its embedding, all of whose layers see the target's states before a block.
+
+    tapped  numbers of the target's states of one token
+    ids     numbers that a row gives: of the ids that the head ranks
+    """
+
+    def __init__(
+        self,
+        config: HeadConfig,
+        a: Architecture,
+        *,
+        taps: int,
+        tapped: int,
+        ids: int,
+        biases: Biases,
+    ) -> None:
+        super().__init__()
+        self.architecture = a
+        self.tapped, self.mask_id = tapped, config.mask_id
+        self.places, self.read_layers = config.block, a.layers
+        self.fc = nn.Linear(tapped, a.hidden, bias=False)
+        self.hidden_norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
+        self.layers = nn.ModuleList([Layer(a, index, biases=biases) for index in range(a.layers)])
+        self.norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
+        self.lm_head = nn.Linear(a.hidden, ids, bias=False)
+
+    def features(self, states: Tensor) -> Tensor:
+        """[rows, hidden] from the target's states [rows, tapped]."""
+        features: Tensor = self.hidden_norm(self.fc(states))
+        return features
+
+    def context(self, features: Tensor, turn: Turn) -> Tensor:
+        """[layers, 2, rows, kv_heads, size], keys and values made of the target's states."""
+        return context_of(self.layers, features, turn)
+
+    def forward(self, rows: Tensor, turn: Turn, attend: Attend) -> Tensor:
+        """[rows, hidden] of a block."""
+        for layer in self.layers:
+            rows = layer(rows, turn, attend)
+        output: Tensor = self.norm(rows)
+        return output
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, ids] from what `forward` returned."""
+        logits: Tensor = self.lm_head(hidden)
+        return logits

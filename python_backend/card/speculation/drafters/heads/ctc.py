@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
-from card.speculation.drafters.heads.blocks import Attend, Biases, Layer, Turn, context_of
+from card.speculation.drafters.heads.blocks import Biases, BlockModel
 from card.speculation.drafters.heads.formats import HeadConfig
 
 SLOTS_PER_PLACE = 2
 _LEAST = 1e-30
 
 
-class Ctc(nn.Module):
-    """The head; arguments as of `DSpark`. The last output is the blank."""
+class Ctc(BlockModel):
+    """The head; arguments as of `BlockModel`. It gives one number more: the last is the blank's."""
 
     reads_tokens = False
     is_aligned = False
@@ -40,41 +40,12 @@ class Ctc(nn.Module):
         ids: int,
         biases: Biases,
     ) -> None:
-        super().__init__()
-        self.architecture = a
-        self.tapped, self.mask_id = tapped, config.mask_id
-        self.places, self.read_layers = config.block, a.layers
-        self.fc = nn.Linear(tapped, a.hidden, bias=False)
+        super().__init__(config, a, taps=taps, tapped=tapped, ids=ids + 1, biases=biases)
         self.slots = nn.Parameter(torch.randn(SLOTS_PER_PLACE * config.block, a.hidden) / 8)
-        self.layers = nn.ModuleList([Layer(a, index, biases=biases) for index in range(a.layers)])
-        self.hidden_norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
-        self.norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
-        self.lm_head = nn.Linear(a.hidden, ids + 1, bias=False)
-
-    def features(self, states: Tensor) -> Tensor:
-        """[rows, hidden] from the target's states [rows, tapped]."""
-        features: Tensor = self.hidden_norm(self.fc(states))
-        return features
-
-    def context(self, features: Tensor, turn: Turn) -> Tensor:
-        """[layers, 2, rows, kv_heads, size], keys and values made of the target's states."""
-        return context_of(self.layers, features, turn)
 
     def rows(self, newest: Tensor) -> Tensor:
         """The rows of a block, from the newest features [1, hidden]: these, and the slots."""
         return torch.cat([newest, newest + self.slots])
-
-    def forward(self, rows: Tensor, turn: Turn, attend: Attend) -> Tensor:
-        """[rows, hidden]"""
-        for layer in self.layers:
-            rows = layer(rows, turn, attend)
-        output: Tensor = self.norm(rows)
-        return output
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, ids + 1] from what `forward` returned."""
-        logits: Tensor = self.lm_head(hidden)
-        return logits
 
     def chain(
         self, hidden: Tensor, logits: Tensor, text: Sequence[tuple[int, int | None]]

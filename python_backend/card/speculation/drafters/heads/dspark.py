@@ -16,16 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
-from card.speculation.drafters.heads.blocks import Attend, Biases, Layer, Turn, context_of
+from card.speculation.drafters.heads.blocks import Biases, BlockModel
 from card.speculation.drafters.heads.formats import HeadConfig
 
 
-class DSpark(nn.Module):
-    """The head, without its embedding.
-
-    tapped  numbers of the target's states of one token
-    ids     tokens that it ranks
-    """
+class DSpark(BlockModel):
+    """The head; arguments as of `BlockModel`."""
 
     reads_tokens = True
     is_aligned = True
@@ -40,46 +36,17 @@ class DSpark(nn.Module):
         ids: int,
         biases: Biases,
     ) -> None:
-        super().__init__()
-        self.architecture = a
-        self.tapped, self.mask_id = tapped, config.mask_id
+        super().__init__(config, a, taps=taps, tapped=tapped, ids=ids, biases=biases)
         self.causal_windows = not config.window_non_causal
         self.masks = config.block - config.from_anchor
         """Masks of a block, as the head was trained."""
         self.lead = 0 if config.from_anchor else 1
         """Rows from a token of the text to the row that predicts the token behind it."""
-        self.places, self.read_layers = config.block, a.layers
-        self.fc = nn.Linear(tapped, a.hidden, bias=False)
-        self.hidden_norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
-        self.layers = nn.ModuleList([Layer(a, index, biases=biases) for index in range(a.layers)])
-        self.norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
-        self.lm_head = nn.Linear(a.hidden, ids, bias=False)
         if config.markov_rank:
             self.markov_head = MarkovHead(config, a, ids)
         if config.confidence:  # read and written, not used: trees are ranked by log-probabilities
             width = a.hidden + config.markov_rank * config.confidence_reads_token
             self.confidence_head = nn.ModuleDict({"proj": nn.Linear(width, 1)})
-
-    def features(self, states: Tensor) -> Tensor:
-        """[rows, hidden] from the target's states [rows, tapped]."""
-        features: Tensor = self.hidden_norm(self.fc(states))
-        return features
-
-    def context(self, features: Tensor, turn: Turn) -> Tensor:
-        """[layers, 2, rows, kv_heads, size], keys and values made of the target's states."""
-        return context_of(self.layers, features, turn)
-
-    def forward(self, rows: Tensor, turn: Turn, attend: Attend) -> Tensor:
-        """[rows, hidden] of a block from the embeddings of its tokens and masks."""
-        for layer in self.layers:
-            rows = layer(rows, turn, attend)
-        output: Tensor = self.norm(rows)
-        return output
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, ids] from what `forward` returned."""
-        logits: Tensor = self.lm_head(hidden)
-        return logits
 
     def chain(
         self, hidden: Tensor, logits: Tensor, text: Sequence[tuple[int, int | None]]

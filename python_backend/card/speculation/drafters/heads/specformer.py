@@ -27,7 +27,7 @@ from card.speculation.drafters.heads.formats import HeadConfig
 
 
 class SpecFormer(nn.Module):
-    """The head; arguments as of `DSpark`. The layers are those of `a`, then one of the block."""
+    """The head; arguments as of `BlockModel`. Its layers: one reads states, one is the block's."""
 
     reads_tokens = False
     is_aligned = True
