@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from guest_streams import PROMPTS, texts_while_killed
 from running_service import RunningService, running_service
-from vllm_service import MAX_TOKENS, PROMPTS, SETTINGS, streams_while, vllm_of
+from vllm_service import MAX_TOKENS, SETTINGS, vllm_of
 
 DRAFT = {"engine": "vllm", "dtype": "float32", "vllm": {"side_branches": 1}}
 
@@ -38,7 +39,9 @@ async def test_texts_go_on_when_the_draft_is_killed(
     service: RunningService, right: list[str]
 ) -> None:
     old = service.pid_of("draft")
-    texts = await streams_while(service, vllm_of(service, "draft"))
+    texts = await texts_while_killed(
+        service, vllm_of(service, "draft"), streams=4, max_tokens=MAX_TOKENS
+    )
     assert texts == right[:4]
     await service.until_back_without(old)
     await service.until_speculates(PROMPTS[0], forbidden_drafter="ngram")

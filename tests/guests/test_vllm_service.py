@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from guest_streams import PROMPTS, texts_while_killed
 from running_service import Refused, RunningService, running_service
 from vllm_requests import FIELDS, Tried, vllm_alone
 from vllm_requests import MAX_TOKENS as TRIED_TOKENS
-from vllm_service import MAX_TOKENS, PROMPTS, SETTINGS, streams_while, vllm_of
+from vllm_service import MAX_TOKENS, SETTINGS, vllm_of
 
 from card.serving.requests.vocabulary import Vocabulary
 from card.serving.requests.wire import GenerateRequest, tensors
@@ -191,7 +192,12 @@ async def test_texts_go_on_when_a_process_is_killed(
 ) -> None:
     role = "draft" if victim == "draft" else "target"
     old = service.pid_of(role)
-    texts = await streams_while(service, vllm_of(service, "target") if victim == "vllm" else old)
+    texts = await texts_while_killed(
+        service,
+        vllm_of(service, "target") if victim == "vllm" else old,
+        streams=4,
+        max_tokens=MAX_TOKENS,
+    )
     await service.until_back_without(old)
     assert texts == right[:4]
     await service.until_speculates(PROMPTS[0])

@@ -16,18 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
-from running_service import BACK_S, Refused, RunningService, running_service
+from guest_streams import PROMPTS, texts_while_killed
+from running_service import Refused, RunningService, running_service
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "standin"))
 from installation import make_environment
 
-PROMPTS = (
-    "def fibonacci(n):",
-    'def is_prime(number: int) -> bool:\n    """Whether a number is prime."""\n',
-    "class Stack:\n    def __init__(self):\n",
-    "import os\n\n\ndef walk(path):\n    for name in",
-    "def merge(left, right):\n    result = []\n    while",
-)
 MAX_TOKENS = 64
 
 SETTINGS: dict[str, Any] = {
@@ -99,31 +93,6 @@ def worker_of(service: RunningService, model: str) -> int:
     return worker.pid
 
 
-async def streams_while(service: RunningService, victim: int) -> list[str | None]:
-    """Three streams' texts; the victim is killed while they flow. None where an error was told."""
-    begun = [asyncio.Event() for _ in range(3)]
-
-    async def read(index: int) -> str | None:
-        text = ""
-        try:
-            async for reply in service.stream(
-                text_input=PROMPTS[index], max_tokens=MAX_TOKENS, stream=True,
-                client_timeout_s=2 * BACK_S,
-            ):  # fmt: skip
-                text += reply.text
-                begun[index].set()
-        except Refused:
-            return None
-        finally:
-            begun[index].set()
-        return text
-
-    tasks = [asyncio.create_task(read(index)) for index in range(3)]
-    await asyncio.gather(*(event.wait() for event in begun))
-    os.kill(victim, signal.SIGKILL)
-    return list(await asyncio.gather(*tasks))
-
-
 async def test_worker_is_replaced_when_it_dies_idle(
     service: RunningService, right: list[str]
 ) -> None:
@@ -140,7 +109,7 @@ async def test_text_goes_on_when_a_model_or_its_worker_is_killed(
 ) -> None:
     old = service.pid_of(role)
     victim = old if part == "model" else worker_of(service, role)
-    texts = await streams_while(service, victim)
+    texts = await texts_while_killed(service, victim, streams=3, max_tokens=MAX_TOKENS)
     await service.until_back_without(old)
     assert texts == right[:3]
     await service.until_speculates(PROMPTS[0])
