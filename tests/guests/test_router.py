@@ -53,7 +53,7 @@ def test_unrelated_prompts_are_shared(fleet: Fleet) -> None:
         for number in range(60)
     ]
     (_, most), (_, least) = Counter(turn.replica for turn in turns).most_common()
-    assert least >= 24, f"{most} to {least}"
+    assert least >= 15, f"{most} to {least}"  # a router that draws lots misses it in 1 of 10,000
 
 
 def test_streams_usage_tools_and_errors_pass(fleet: Fleet) -> None:

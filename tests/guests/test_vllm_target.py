@@ -187,15 +187,18 @@ def test_sampled_tokens_have_vllms_distribution_when_candidates_are_verified(
 
 
 def are_of_one_distribution(first: Counter[int], second: Counter[int]) -> bool:
-    """Pearson's chi-square of two samples of one size; tokens that are rare count together."""
-    both = first + second
-    frequent = [token for token, count in both.items() if count >= 20]
-    table = np.array([[one[token] for token in frequent] for one in (first, second)], float)
-    rest = [sum(one.values()) - row.sum() for one, row in zip((first, second), table, strict=True)]
-    if sum(rest) >= 20:
-        table = np.column_stack([table, rest])
-    statistic = float(((table[0] - table[1]) ** 2 / table.sum(axis=0)).sum())
-    freedom = table.shape[1] - 1
+    """Pearson's chi-square of two samples of one size; rare tokens share a class of at least 20."""
+    table: list[list[int]] = [[0, 0]]
+    for token, _ in (first + second).most_common():
+        if sum(table[-1]) >= 20:
+            table.append([0, 0])
+        table[-1][0] += first[token]
+        table[-1][1] += second[token]
+    if sum(table[-1]) < 20:
+        table.pop()
+    counts = np.array(table, float).T
+    statistic = float(((counts[0] - counts[1]) ** 2 / counts.sum(axis=0)).sum())
+    freedom = counts.shape[1] - 1
     assert freedom >= 2
     # Wilson and Hilferty's approximation of the quantile at one in ten thousand.
     limit = freedom * (1 - 2 / (9 * freedom) + 3.72 * math.sqrt(2 / (9 * freedom))) ** 3
