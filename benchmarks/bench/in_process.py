@@ -31,7 +31,7 @@ from card.engines.row_costs import CostCurve, chain_tokens
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
-from card.speculation.control.ways import AGREEMENT
+from card.speculation.control.measured import AGREEMENT
 from card.speculation.pacing import PACINGS
 from card.text import Detokenizer
 

@@ -12,8 +12,7 @@ from card.settings import Settings
 from card.speculation.drafters import DRAFTERS, DraftConfig, Drafter
 from card.speculation.drafters.growth import GROWTHS, GrowthConfig
 from card.speculation.drafters.parallel import ParallelDrafter
-from card.speculation.ngram import Followers
-from card.speculation.ngram_file import NgramFileError, read_table
+from card.speculation.ngram_tables import Followers, NgramFileError, read_table
 
 
 def make_drafters(
