@@ -19,10 +19,10 @@ from card.engines.calibration import (
     make_row_invariant,
 )
 from card.engines.calibration_cache import Calibration
+from card.engines.interface import RowCosts
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import Dtype, EngineOptions
 from card.engines.processor import computes_in_bfloat16
-from card.engines.row_costs import RowCosts
 from card.engines.torch import decoder
 from card.engines.torch.attention import BLOCK, TileTensors, attend
 from card.engines.torch.engine import TorchEngine

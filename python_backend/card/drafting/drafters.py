@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from card.engines import Engine, EngineError
-from card.engines.row_costs import pass_cost_ms
+from card.engines.interface import pass_cost_ms
 from card.settings import Settings
 from card.speculation.drafters import DRAFTERS, DraftConfig, Drafter
 from card.speculation.drafters.growth import GROWTHS, GrowthConfig

@@ -11,7 +11,7 @@ from machines import MACHINES, written_ms
 from simulated_machine import SimulatedMachine
 
 from card.cache import ROOT, Candidates
-from card.engines.row_costs import CostCurve
+from card.engines.interface import CostCurve
 from card.sampling import SamplingParameters
 from card.speculation.control import CONTROLLERS, ControlConfig, Outcome
 from card.speculation.control.measured import BOUND, FORGOTTEN, LONGEST_GAP, Choice, PassCosts, Way

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from card.engines.layout import EXTENT_MULTIPLE, PathTile, rounded_up
+from card.engines.sessions import EXTENT_MULTIPLE, rounded_up
+from card.engines.torch.paths import PathTile
 
 BLOCK = 64
 """Positions per partial sum in float32; what is visible is a multiple of it."""

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.architecture import Architecture
-from card.engines.layout import PathPass, path_tiles, rounded_up
 from card.engines.options import MAX_PASS_ROWS
 from card.engines.positions import RopeScaling
 from card.engines.rotary import rotary_tables
+from card.engines.sessions import rounded_up
 from card.engines.torch.attention import TileTensors, attend
 from card.engines.torch.linear import Linear
+from card.engines.torch.paths import PathPass, path_tiles
 from card.engines.torch.weights import LayerWeights, Weights
 
 

@@ -21,7 +21,7 @@ from math import log2
 from typing import ClassVar, NamedTuple
 
 from card.cache import LEAST_CHANCE, Candidates
-from card.engines.row_costs import CostCurve, chain_tokens
+from card.engines.interface import CostCurve, chain_tokens
 from card.speculation.control.interface import (
     ControlConfig,
     ControlledSession,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from card.cache import ROOT
 from card.constraints.constraint import DraftConstraint
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, Ranking, SequenceTokens
-from card.engines.row_costs import CostCurve
+from card.engines.interface import CostCurve
 from card.sampling import PositionNoise
 from card.speculation.drafters.growth.frontier import (
     UNEXPANDED,

@@ -23,8 +23,8 @@ import numpy as np
 
 from card.cache import ROOT
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, SequenceTokens
+from card.engines.interface import CostCurve
 from card.engines.options import DRAFT_ROWS
-from card.engines.row_costs import CostCurve
 from card.speculation.drafters.draft_pass import Chosen, DraftedTree, Expansion
 from card.speculation.drafters.growth.frontier import (
     UNEXPANDED,

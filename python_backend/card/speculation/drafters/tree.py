@@ -11,8 +11,8 @@ from typing import ClassVar, NamedTuple
 
 from card.cache import ANY, ROOT
 from card.engines import Engine, Logits, Ranking, SequenceTokens
+from card.engines.interface import CostCurve
 from card.engines.options import DRAFT_ROWS
-from card.engines.row_costs import CostCurve
 from card.speculation.drafters.draft_pass import (
     Chosen,
     DraftChain,
