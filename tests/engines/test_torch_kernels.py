@@ -38,7 +38,7 @@ from card.engines.torch.captured.kernels.ranking import MOST_RANKED
 from card.engines.torch.captured.ranking import DeviceRanking
 from card.engines.torch.engine import TorchEngine
 from card.engines.torch.logits import rank
-from card.sampling import PositionNoise
+from card.speculation.drafters.growth.frontier import PositionNoise
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -20,8 +20,8 @@ from card.decoding.session import NO_QUERY, Query, TargetSession
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
-from card.speculation.acceptance import VerifyResult
-from card.speculation.control import Outcome, Share, StepPlan
+from card.speculation.acceptance import Outcome, VerifyResult
+from card.speculation.control import Share, StepPlan
 from card.speculation.sources import make_sources
 from card.speculation.sources.ngram import NgramMemory
 

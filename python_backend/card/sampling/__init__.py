@@ -16,4 +16,4 @@ from card.sampling.choice import (
 )
 from card.sampling.filters import Likeliest, likeliest, log_probability
 from card.sampling.noise import LARGEST_NOISE, gumbel
-from card.sampling.ranking import PositionNoise, rank_candidates
+from card.sampling.ranking import rank_candidates

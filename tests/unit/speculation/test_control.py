@@ -13,7 +13,8 @@ from simulated_machine import SimulatedMachine
 from card.cache import ROOT, Candidates
 from card.engines.interface import CostCurve
 from card.sampling import SamplingParameters
-from card.speculation.control import CONTROLLERS, ControlConfig, Outcome
+from card.speculation.acceptance import Outcome
+from card.speculation.control import CONTROLLERS, ControlConfig
 from card.speculation.control.measured import BOUND, FORGOTTEN, LONGEST_GAP, Choice, PassCosts, Way
 
 USELESS, ORDINARY, GOOD = 0.0, 0.6, 0.9

@@ -12,8 +12,7 @@ from card.engines.interface import EngineError, Logits, SequenceTokens, own_rows
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions, check_context, taps_of
 from card.engines.processor import packs_bfloat16, resolve_dtype
 from card.engines.sessions import SessionEngine, kept_lanes, lane_places, most_pending
-from card.engines.torch.decoder import Decoder, KeyValueCache
-from card.engines.torch.linear import Linear
+from card.engines.torch.decoder import Decoder, KeyValueCache, Linear
 from card.engines.torch.logits import TensorLogits
 from card.engines.torch.paths import PathLayout
 from card.engines.torch.weights import load_weights

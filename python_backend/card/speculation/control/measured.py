@@ -22,13 +22,8 @@ from typing import ClassVar, NamedTuple
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.engines.interface import CostCurve, chain_tokens
-from card.speculation.control.interface import (
-    ControlConfig,
-    ControlledSession,
-    Outcome,
-    Share,
-    StepPlan,
-)
+from card.speculation.acceptance import Outcome
+from card.speculation.control.interface import ControlConfig, ControlledSession, Share, StepPlan
 
 MEMORY = 64.0
 """Passes of which a price is the mean, and candidates of which an acceptance is: both are exact to

@@ -16,12 +16,12 @@ from card.cache import ROOT
 from card.constraints.constraint import DraftConstraint
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, Ranking, SequenceTokens
 from card.engines.interface import CostCurve
-from card.sampling import PositionNoise
 from card.speculation.drafters.growth.frontier import (
     UNEXPANDED,
     Child,
     Frontier,
     Masks,
+    PositionNoise,
     TreeView,
     ranked_children,
     ranking_of,

@@ -15,8 +15,12 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from card.engines import Engine, Logits, SequenceTokens
-from card.sampling import PositionNoise
-from card.speculation.drafters.growth.frontier import noise_for, ranked_children, ranking_of
+from card.speculation.drafters.growth.frontier import (
+    PositionNoise,
+    noise_for,
+    ranked_children,
+    ranking_of,
+)
 from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model, Nodes, ReRoot
 from card.speculation.drafters.tree import (
     DraftPlan,
