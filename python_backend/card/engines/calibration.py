@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from card.engines.interface import Engine, EngineError, SequenceTokens
+from card.engines.interface import Engine, EngineError, RowCosts, SequenceTokens, pass_cost_ms
 from card.engines.options import EngineOptions
 from card.engines.readings import (
     CHECKED_TOKENS,
@@ -29,7 +29,6 @@ from card.engines.readings import (
     equal_bits,
     random_tokens,
 )
-from card.engines.row_costs import RowCosts, pass_cost_ms
 
 log = logging.getLogger(__name__)
 
