@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import typer
-import yaml
-from real_pair import DRAFT, TARGET
 from running_service import Refused, Reply, RunningService
 
-from card_client import CardClient, Delta, GenerateRequest
+from card_client import CardClient, CardError, Delta, GenerateRequest
 from loading.load import load
-from loading.soak import soak
 
 QUEUE = 8
+FEW_DESCRIPTORS = 2
+"""The server opens some when a thread of its pools first works; a leak opens more."""
 PROMPTS = ("def fibonacci(n):", "class Stack:\n", "import os\n", "x")
 # Seconds long: with CARD this text, which repeats itself, may be over before a metric is read.
 LONG: dict[str, Any] = {
@@ -131,6 +130,52 @@ async def _leave_http(server: RunningService) -> None:
     assert await reader.readuntil(b"data: ")
     writer.close()
     await writer.wait_closed()
+
+
+async def test_processes_when_crowds_have_left_hold_no_more_descriptors(
+    server: RunningService,
+) -> None:
+    await _crowd(server)  # connections, buffers and threads are made when they are first needed
+    before = _descriptors(server)
+    for _ in range(3):
+        await _crowd(server)
+    await server.until(
+        lambda: all(
+            held <= before[name] + FEW_DESCRIPTORS for name, held in _descriptors(server).items()
+        ),
+        "descriptors are given back",
+    )
+
+
+async def _crowd(service: RunningService) -> None:
+    """Clients that read, leave, give up and ask nonsense, a connection each, until all is free."""
+
+    async def read(client: CardClient) -> None:
+        await client.generate(GenerateRequest("x", 32, end_id=-1))
+
+    async def leave(client: CardClient) -> None:
+        stream = client.stream(GenerateRequest("x", 1000, end_id=-1))
+        await anext(stream)
+        await stream.aclose()
+
+    async def give_up(client: CardClient) -> None:
+        with contextlib.suppress(CardError):
+            await client.generate(GenerateRequest("x", 1000, end_id=-1), timeout_s=0.05)
+
+    async def ask_nonsense(client: CardClient) -> None:
+        with pytest.raises(CardError):
+            await client.generate(GenerateRequest("x", 4, temperature=-1.0))
+
+    async def behave(how: Callable[[CardClient], Awaitable[None]]) -> None:
+        async with CardClient(service.grpc) as client:
+            await how(client)
+
+    await asyncio.gather(*(behave(how) for how in (read, leave, give_up, ask_nonsense) * 4))
+    await free(service)
+
+
+def _descriptors(service: RunningService) -> dict[str, int]:
+    return {name: psutil.Process(pid).num_fds() for name, pid in service.processes().items()}
 
 
 async def test_a_flood_is_answered_or_refused_and_leaves_nothing(start_service: Any) -> None:
@@ -270,21 +315,3 @@ def test_scripts_load_measures_and_keeps_the_raw_figures(
             (row,) = csv.DictReader(file)
         assert int(row["Concurrency"]) == streams
         assert float(row["Inferences/Second"]) > 0
-
-
-def test_scripts_soak_finds_nothing_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    settings = tmp_path / "settings.yaml"
-    content = {
-        "target": {"path": str(TARGET)},
-        "draft": {"path": str(DRAFT)},
-        "cache": {"slots": 2},
-        "limits": {"prompt_tokens": 512},
-    }
-    settings.write_text(yaml.safe_dump(content), encoding="utf-8")
-    with pytest.raises(typer.Exit) as ended:
-        soak(0.1, 11, 8, 8, settings, tmp_path)
-    assert ended.value.exit_code == 0, capsys.readouterr().out
-    assert "verdict: passed" in capsys.readouterr().out
-    assert len((tmp_path / "samples.csv").read_text(encoding="utf-8").splitlines()) > 2
