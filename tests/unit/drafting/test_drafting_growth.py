@@ -12,8 +12,7 @@ from one_process import GREEDY, OneProcess, autoregressive, request_of, settings
 
 from card.cache import ROOT, SlotRequest, Tree
 from card.sampling import SamplingParameters
-from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
-from card.speculation.drafters.interface import GrowingTree, Nodes
+from card.speculation.drafters.growth import GROWTHS
 from card.speculation.pacing import PACINGS
 
 MODEL = FakeModel(agreement=0.9)
@@ -89,27 +88,6 @@ def test_branches_begin_where_the_draft_is_in_doubt_and_nowhere_else() -> None:
         forks += len(below) > 1
         assert (len(below) > 1) == (best <= doubt)
     assert forks
-
-
-def view_of(tree: GrowingTree, expanded: set[int]) -> TreeView:
-    entry = [0 if node in expanded else UNEXPANDED for node in range(len(tree))]
-    return TreeView(tree, entry, tree.score, [7])
-
-
-def test_nodes_that_end_alike_share_what_is_below_them() -> None:
-    tree = GrowingTree(32)
-    #        0: 1   1: 2   below both: 3 (2, 3); below node 2: 4 and below that 5
-    tree.add(
-        Nodes([1, 2, 3, 3, 4, 5], [ROOT, ROOT, 0, 1, 2, 4], [-0.1, -0.2, -0.1, -0.3, -0.4, -0.5])
-    )
-    rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
-    found, _ = rule.copies(view_of(tree, {0, 1, 2, 4}), depth=9)
-    assert (found.tokens, found.parents) == ([4, 5], [3, 6]), "4 and 5 below the other 3"
-    assert found.logprobs == pytest.approx([-0.4, -0.5])
-    assert found.saved == 2
-    assert rule.take(view_of(tree, {0, 1, 2, 4}), 8, 9) == [5], "the other 3 needs no pass"
-    strict = GROWTHS["graph"](GrowthConfig(shared_tokens=2))
-    assert not strict.copies(view_of(tree, {0, 1, 2, 4}), depth=9)[0].tokens, "1 3 is not 2 3"
 
 
 @pytest.mark.parametrize("growth", GROWTHS)

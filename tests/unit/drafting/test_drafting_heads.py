@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from differential import Way, every_pair, name_of
 from fake_engine import FakeEngine, FakeModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,17 +48,22 @@ class TappedEngine(FakeEngine):
         return found
 
 
-@pytest.mark.parametrize("parameters", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "fault", ["random", "not finite", "overwritten", "of another text", "no states", "killed draft"]
-)
-def test_texts_are_the_targets_own_whatever_happens_to_states_and_draft(
-    fault: str, kind: str, parameters: SamplingParameters
-) -> None:
+AXES = {
+    "kind": list(KINDS),
+    "fault": [
+        *("random", "not finite", "overwritten", "of another text", "no states", "killed draft"),
+    ],
+    "sampling": ["greedy", "sampled"],
+}
+
+
+@pytest.mark.parametrize("way", list(every_pair(AXES)), ids=name_of)
+def test_texts_are_the_targets_own_whatever_happens_to_states_and_draft(way: Way) -> None:
+    kind, fault = way["kind"], way["fault"]
+    parameters = GREEDY if way["sampling"] == "greedy" else SAMPLED
     ring = {"no states": (0, 0), "overwritten": (1, TAPPED)}.get(fault, (PLACES, TAPPED))
     requests = [
-        request_of(PROMPT * (1 + at), 30, decoding, parameters, gamma=3)
+        request_of(PROMPT * (1 + at), 24, decoding, parameters, gamma=3)
         for at, decoding in enumerate(("card", "draft_then_verify", "ssd"))
     ]
     chosen = settings_of(drafter=kind, query="subtree")

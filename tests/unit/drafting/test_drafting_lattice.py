@@ -17,7 +17,7 @@ from card.speculation.drafters.growth.lattice import (
     likeliest_paths,
     unweighed,
 )
-from card.speculation.drafters.interface import GrowingTree, Nodes, path_to
+from card.speculation.drafters.interface import GrowingTree, path_to
 
 
 def place(**chances: float) -> list[Child]:
@@ -74,14 +74,6 @@ def test_beam_takes_the_path_that_ngrams_join() -> None:
     assert [*grown(places, 4, weigh)][:2] == ["b", "bc"]
 
 
-def test_ngrams_add_tokens_and_unknown_contexts_change_nothing() -> None:
-    children = place(a=0.5, b=0.2)
-    assert NgramWeights(lambda _: {}, 1.0)([], children) == children
-    found = NgramWeights(lambda _: {ord("x"): 0.9}, 1.0)([7], children)
-    assert found[0].token == ord("x")
-    assert sum(math.exp(child.logprob) for child in found) == pytest.approx(0.7)
-
-
 def test_noise_is_added_after_mixing() -> None:
     """So it counts once for every token, whichever table knows it."""
     noise = {ord("a"): 1.0, ord("b"): 3.0, ord("x"): 6.0}
@@ -98,12 +90,3 @@ def test_noise_is_added_after_mixing() -> None:
         lambda _: {ord("x"): 0.9}, 1.0, lambda _, tokens: [unknown[t] for t in tokens]
     )
     assert ord("x") not in {child.token for child in weigh([7], children)}
-
-
-def test_paths_take_nodes_that_the_tree_has_and_stop_when_it_is_full() -> None:
-    tree = GrowingTree(4)
-    tree.add(Nodes([ord("a"), ord("c")], [ROOT, 0], [-0.5, -0.4]))
-    paths = Paths(tree)
-    totals = likeliest_paths(paths, ROOT, PLACES, 8)
-    assert (paths.token, paths.parent) == ([ord("e"), ord("b")], [1, ROOT])
-    assert totals == pytest.approx([math.log(0.6), math.log(0.42), math.log(0.378)])

@@ -28,7 +28,6 @@ from card.settings import REPOSITORY_ROOT, Settings
 from card.speculation.ngram_tables import (
     LONGEST_CONTEXT,
     MOST_FOLLOWERS,
-    FollowerTable,
     NgramFileError,
     read_table,
     table_of,
@@ -84,16 +83,6 @@ def test_every_node_of_a_trie_followed_its_context_and_is_no_likelier_than_what_
     assert len(leaves) <= branches
     assert found.is_chain or branches > 1
     assert bool(limit and naive_followers(text, [*text, *behind])) == bool(paths)
-
-
-def test_what_was_not_used_for_longest_is_forgotten_and_followers_are_few() -> None:
-    table = FollowerTable(most_contexts=2)
-    for token in range(6):
-        table.add([(1,)], token)
-    table.add([(2,)], 7)
-    table.add([(1,)], 5)
-    table.add([(3,)], 8)
-    assert dict(table) == {(1,): (5, 4, 3, 2), (3,): (8,)}
 
 
 VOCABULARY = 24
