@@ -6,12 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from bench.prompts import PromptsError, check_room, read_prompts
-from bench.terminal import writable
 from card.settings import LimitSettings
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
@@ -84,14 +82,3 @@ def test_what_the_limits_do_not_admit_is_refused_by_name(tmp_path: Path) -> None
         check_room(prompts, 9, limits)
     with pytest.raises(PromptsError, match="--max-tokens is 17; at most 16"):
         check_room(prompts, 17, limits)
-
-
-@pytest.mark.parametrize("place", ["folder", "file/further.json", "a" * 300])
-def test_figures_are_refused_before_anything_is_measured_when_they_cannot_be_written(
-    tmp_path: Path, place: str
-) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    with pytest.raises(typer.BadParameter, match="cannot be written"):
-        writable(tmp_path / place)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
