@@ -19,7 +19,6 @@ from card.engines import EngineError
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.settings import Settings, load_settings
 
 OPTIONS = EngineOptions(context=64, sessions=1, dtype="float32")
 
@@ -243,22 +242,3 @@ def test_shards_that_contradict_the_index_or_each_other_are_refused(shards: list
     message = refusal(first.parent)
     assert "lies in copy.safetensors and in" in message
     assert first.name in message
-
-
-# --- the pair -------------------------------------------------------------------------------------
-
-
-def pair(tmp_path: Path, context: int = 128) -> Settings:
-    """Settings for a tiny pair with one tokenizer between them."""
-    tiny_models.save_pair(tmp_path)
-    (tmp_path / "settings.yaml").write_text(
-        json.dumps(
-            {
-                "target": {"path": "target", "dtype": "float32"},
-                "draft": {"path": "draft", "dtype": "float32"},
-                "limits": {"prompt_tokens": min(32, context - 1), "context_tokens": context},
-                "cache": {"slots": 2},
-            }
-        )
-    )
-    return load_settings(tmp_path / "settings.yaml")

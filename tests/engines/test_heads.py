@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -249,25 +248,6 @@ def test_tokens_without_states_are_left_out_when_later_ones_have_some(target: Pa
         assert engine._sessions[session].prefix.used < 60
         engine.close_session(session)
     assert np.isfinite(found[0]).all()
-
-
-def test_passes_are_measured_as_if_states_had_come(
-    target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows without states would be computed one after another."""
-    engine = load_head(EAGLE3, target, OPTIONS)
-    assert isinstance(engine, HeadEngine)
-    calls = list[int]()
-    compute = engine._compute
-
-    def counted(*arguments: Any) -> Any:
-        calls.append(len(arguments[3]))
-        return compute(*arguments)
-
-    monkeypatch.setattr(engine, "_compute", counted)
-    with engine.supposed_states():
-        engine.forward([SequenceTokens(engine.open_session(), [1] * 8)])
-    assert calls == [8]
 
 
 def test_surviving_rows_keep_their_kv_when_others_are_dropped(target: Path) -> None:
