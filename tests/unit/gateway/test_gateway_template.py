@@ -89,16 +89,3 @@ def test_what_is_written_for_training_and_what_asks_for_none_renders(tmp_path: P
     assert template_of(directory(tmp_path, chat_template=source)).render(TALK) == (
         "BE BRIEF.HÉ?YES.WHY?"
     )
-
-
-@pytest.mark.parametrize(
-    ("source", "knows"),
-    [
-        ("{% for tool in tools %}{{ tool }}{% endfor %}", True),
-        ("{% if tools is defined %}{% set known = tools %}{% endif %}", True),
-        ("{{ messages[0].tools }}", False),
-        ("{% set tools = [] %}{{ tools }}", False),
-    ],
-)
-def test_a_template_knows_tools_if_it_reads_them(tmp_path: Path, source: str, knows: bool) -> None:
-    assert template_of(directory(tmp_path, chat_template=source)).knows_tools is knows
