@@ -13,7 +13,6 @@ from one_process import GREEDY, OneProcess, autoregressive, request_of, settings
 from card.cache import ROOT, SlotRequest, Tree
 from card.sampling import SamplingParameters
 from card.speculation.drafters.growth import GROWTHS
-from card.speculation.pacing import PACINGS
 
 MODEL = FakeModel(agreement=0.9)
 SAMPLED = SamplingParameters(temperature=0.9, seed=3)
@@ -124,20 +123,3 @@ def test_shared_nodes_save_rows_of_draft_passes_and_commits_run_through_copies()
             assert (stream.counters.saved_rows > 0) == (shared_tokens == 1)
     assert rows[1] < rows[8]
     assert steps[1] <= steps[8]
-
-
-def test_a_pacing_comes_with_its_growth_rule_unless_the_request_names_one() -> None:
-    def forks(growth: str | None) -> bool:
-        draft = FakeEngine(MODEL, tree=True)
-        settings = settings_of(doubt=0.0)
-        wanted = request_of(PROMPT, 60, "branch", gamma=6)
-        wanted = wanted if growth is None else replace(wanted, growth=growth)
-        with OneProcess(FakeEngine(FakeModel(), tree=False), draft, settings) as both:
-            stream = both.open(wanted)
-            assert both.draft.step()
-            found = both.pool.target_slot(0).tree(stream.session_id, MODEL.vocabulary)
-            return found is not None and len(found.token) > 1
-
-    assert PACINGS["branch"].growth == "branch"
-    assert not forks(None), "a draft that is never in doubt follows one chain"
-    assert forks("best_first")

@@ -19,7 +19,7 @@ from card.cache import SlotRequest
 from card.engines import Logits, SequenceTokens
 from card.sampling import SamplingParameters
 from card.speculation.drafters import DRAFTERS, DraftConfig, DraftedSession, Drafter
-from card.speculation.drafters.heads.formats import CTC, DSPARK, EAGLE3, KINDS, SPECFORMER
+from card.speculation.drafters.heads.formats import CTC, EAGLE3, KINDS, SPECFORMER
 from card.speculation.drafters.interface import GrowingTree, Nodes
 
 PLACES = 16
@@ -186,31 +186,6 @@ def test_tree_is_replaced_by_one_from_true_states_when_a_commit_leaves_some_of_i
     assert expected is not None
     assert tree.token == list(expected.tokens)
     np.testing.assert_allclose(nodes.logprobs, expected.logprobs, atol=1e-5)
-
-
-def test_drafter_goes_on_with_its_own_states_when_the_targets_are_late() -> None:
-    scene = Scene()
-    scene.published = len(PROMPT) - 2
-    scene.commit([5, 7, 9])
-    nodes = scene.propose()
-    assert nodes is not None
-    assert nodes.passes == 1
-    assert len(scene.session.tree) > 0
-
-
-@pytest.mark.parametrize(("kind", "goes_on"), [(DSPARK, True), (CTC, True), (SPECFORMER, False)])
-def test_blocks_behind_the_tree_are_made_when_they_know_more_than_the_first(
-    kind: str, goes_on: bool
-) -> None:
-    scene = Scene(kind, mask_ids=(2,), block=2)
-    scene.published = len(PROMPT)
-    scene.commit([5])
-    first = scene.propose()
-    assert first is not None
-    assert first.passes == 2
-    second = scene.propose()
-    assert (second is not None) == goes_on
-    assert max(scene.session.tree.depth) >= (2 if goes_on else 1)
 
 
 @pytest.mark.parametrize("kind", [CTC, SPECFORMER])

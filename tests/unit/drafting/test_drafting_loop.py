@@ -17,7 +17,6 @@ from one_process import (
     OneProcess,
     Stream,
     autoregressive,
-    repeating_text,
     request_of,
     settings_of,
 )
@@ -192,29 +191,6 @@ def test_a_draft_equal_to_the_target_ranks_the_targets_choice_first(
             history = History([*text, *(paths[node] if node != ROOT else ())], 64)
             choice = sample(MODEL.row_after(history.tokens), history, parameters)
             assert tree.token[max(children, key=lambda child: tree.score[child])] == choice
-
-
-def test_right_proposals_deepen_the_tree_by_several_layers_in_one_pass() -> None:
-    text = repeating_text(MODEL)
-    for ngram_tokens, layers in ((0, 1), (1, 2), (2, 3)):
-        with drafting(ngram_tokens=ngram_tokens) as both:
-            stream = both.open(request_of(text, 20))
-            both.draft.step()
-            tree = adopted(both, stream).tree(stream.session_id, MODEL.vocabulary)
-            assert tree is not None
-            assert_read_correctly(tree, text, GREEDY)
-            assert max(map(len, paths_of(tree))) == layers
-
-
-@pytest.mark.parametrize(("drafter", "proposals"), [("tree", 2), ("cascade", 5)])
-def test_a_cascade_reviews_longer_chains_of_proposals(drafter: str, proposals: int) -> None:
-    with drafting(drafter=drafter, width=1, ngram_tokens=8) as both:
-        both.open(request_of([*range(MODEL.vocabulary)] * 3, 30))
-        batches = fake(both.draft_engine).batches
-        while not batches or batches[-1][0].parents is None:
-            assert both.draft.step()
-        (first_of_tree,) = batches[-1]
-        assert len(first_of_tree.tokens) == 1 + proposals
 
 
 def test_a_reloaded_draft_starts_at_what_is_committed() -> None:

@@ -311,19 +311,3 @@ def test_a_phrase_is_proposed_behind_the_text_that_it_was_supposed_to_follow() -
     proposer.extend([7])
     assert proposer.candidates([], 2).tokens == []
     assert sorted(proposer.candidates([9], 2, branches=2).tokens) == [3, 7]
-
-
-def test_rejected_tails_give_candidates_that_the_text_alone_would_not() -> None:
-    model, draft = FakeModel(24), FakeModel(24, agreement=0.7)
-    request = request_of([1, 2, 3], 120, gamma=6)
-    accepted = {}
-    for proposals in ("ngram", "phrases"):
-        settings = settings_of(proposals=proposals, ngram_tokens=6, rows=12, depth=6)
-        with OneProcess(
-            FakeEngine(model, tree=False), FakeEngine(draft, tree=True), settings
-        ) as both:
-            stream = both.open(request)
-            assert both.run([stream]) == [autoregressive(model, request)]
-            proposer = next(iter(both.target._sessions)).proposer
-            accepted[proposals] = len(proposer._supposed)
-    assert accepted["ngram"] == 0 < accepted["phrases"]
