@@ -69,8 +69,9 @@ def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 # --- products -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("outputs", "inputs"), [(300, 576), (128, 200)])
+@pytest.mark.parametrize(
+    ("dtype", "outputs", "inputs"), [(torch.bfloat16, 300, 576), (torch.float16, 128, 200)]
+)
 def test_a_product_is_that_of_float64_and_a_row_has_its_bits_among_any_others(
     dtype: torch.dtype, outputs: int, inputs: int
 ) -> None:
