@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from card.engines.row_costs import RowCosts
+from card.engines.interface import RowCosts
 
 from card.engines import SequenceTokens
 from card.engines.calibration import known_invariant
