@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from card.engines.interface import RowCosts
-
 from card.engines import SequenceTokens
 from card.engines.calibration import known_invariant
+from card.engines.interface import RowCosts
 from card.loading import Examination, load_engine
 from card.settings import REPOSITORY_ROOT, load_settings
 from card_client.chat_template import SYSTEM
