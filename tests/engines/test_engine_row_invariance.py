@@ -93,6 +93,7 @@ GGUF = {
 CASES = {
     "openvino trained": Case(OpenVinoEngine, "trained", "auto"),
     "openvino int8": Case(OpenVinoEngine, "trained", "int8"),
+    "openvino int4": Case(OpenVinoEngine, "trained", "int4"),
     "openvino bfloat16": Case(OpenVinoEngine, "llama2", "bfloat16"),
     "openvino float32": Case(OpenVinoEngine, "llama2", "float32"),
     "openvino compressed": Case(OpenVinoEngine, "tiny in bfloat16", "float32"),

@@ -128,10 +128,6 @@ def test_text_is_vllms_own_when_it_fills_the_context(target: RunningTarget) -> N
     assert found.accepted > 0
 
 
-def test_no_candidate_is_verified_when_the_request_wants_none(right: list[Answer]) -> None:
-    assert sum(one.drafted for one in right) == 0
-
-
 def test_log_probabilities_are_the_same_when_candidates_are_verified(
     target: RunningTarget, right: list[Answer]
 ) -> None:

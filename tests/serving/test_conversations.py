@@ -47,8 +47,7 @@ def gained(service: RunningService, name: str, decoding: str) -> float:
     return service.metric(f"card_prefix_{name}_total", decoding=decoding)
 
 
-@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "seeded"])
-@pytest.mark.parametrize("decoding", ["card", "autoregressive"])
+@pytest.mark.parametrize(("decoding", "sampling"), [("card", SAMPLED), ("autoregressive", {})])
 async def test_five_turns_have_the_same_text_and_log_probabilities(
     server: RunningService, decoding: str, sampling: dict[str, Any]
 ) -> None:

@@ -28,11 +28,9 @@ from real_pair import TARGET
 from card_gateway import events, generation
 from card_gateway.body import CompletionBody
 from card_gateway.errors import ApiError
-from card_gateway.limits import MOST_MESSAGES, MOST_TOKENIZED_BYTES, MOST_TOOLS
+from card_gateway.limits import MOST_TOKENIZED_BYTES, MOST_TOOLS
 from card_gateway.reading import parsed
 from card_gateway.responses.body import LOG_PROBABILITIES
-from card_gateway.responses.items import CallItem, messages_of
-from card_gateway.tools.written import written_out
 
 RESPONSE: dict[str, Any] = {"model": "ensemble", "input": "hello"}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -198,15 +196,6 @@ def test_guide_is_made_and_held_once_when_there_are_many_prompts() -> None:
 def test_body_is_refused_when_it_is_larger_than_the_default(whole: RunningGateway) -> None:
     status, _, text = whole.ask("/v1/completions", PROMPT | {"user": "x" * (1 << 20)})
     assert (status, "at most 1048576 bytes" in text) == (413, True)
-
-
-def test_joins_are_linear_when_a_conversation_consists_of_calls() -> None:
-    item = CallItem(type="function_call", call_id="", name="f", arguments="")
-    (message,) = messages_of([item] * MOST_MESSAGES)
-    assert len(message.tool_calls or ()) == MOST_MESSAGES
-    answers = [{"role": "tool", "content": str(place)} for place in range(MOST_MESSAGES)]
-    (written,) = written_out(answers, None)
-    assert written["content"].count("<tool_response>") == MOST_MESSAGES
 
 
 def test_one_request_has_one_deadline_when_it_has_many_texts() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 from client_double import Request, refusal, response
-from gateway_double import CHAT, PROMPT, RunningGateway, events, scored, tell
+from gateway_double import CHAT, PROMPT, RunningGateway, scored, tell
 
 from card_gateway.generation import Piece, side_by_side
 
@@ -161,16 +161,3 @@ def test_a_request_may_do_without_kept_text_and_share_with_few(
     sent = gateway.sent()
     assert sent.get("skip_reading_prefix_cache", b"\0") == bytes([skips])
     assert b"tenant" in sent["cache_salt"]
-
-
-@pytest.mark.parametrize("at_end", [False, True])
-def test_a_stream_can_tell_its_usage_all_the_time(gateway: RunningGateway, at_end: bool) -> None:
-    gateway.triton.answer = lambda _: [
-        response(text_output="a", num_input_tokens=3, num_output_tokens=1, finish_reason=""),
-        told("b", 2),
-    ]
-    options = {"continuous_usage_stats": True, "include_usage": at_end}
-    body = PROMPT | {"stream": True, "stream_options": options}
-    *chunks, _ = events(gateway.ask("/v1/completions", body)[2])
-    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert counts == ([1, 2, 2] if at_end else [1, 2])

@@ -79,21 +79,6 @@ def test_every_way_to_ask_becomes_a_guide(
         assert asked(gateway) == (kind, guide)
 
 
-@pytest.mark.parametrize(
-    ("fields", "most"),
-    [
-        ({"guided_choice": ["ü" * 100]}, 204),
-        ({"guided_json": {"const": "ü" * 100}}, 212),
-        ({"structured_outputs": {"choice": ["a", "b"]}}, 9),
-    ],
-)
-def test_guide_takes_no_more_bytes_than_it_was_sent_in(
-    gateway: RunningGateway, fields: dict[str, Any], most: int
-) -> None:
-    gateway.ask("/v1/completions", PROMPT | fields)
-    assert len(gateway.sent()["guided_decoding_guide"][4:]) <= most
-
-
 def test_a_response_is_asked_for_by_its_format(gateway: RunningGateway) -> None:
     wanted = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA, "strict": True}}
     body = {"model": "ensemble", "input": "hello", "text": wanted}
@@ -116,15 +101,6 @@ def test_beside_tools_the_answer_is_of_the_schema_or_calls(gateway: RunningGatew
     assert fits(guide, call)
     assert not fits(guide, "hello")
     assert not fits(guide, call + '{"a": 5}')
-
-
-def test_a_schema_beside_tools_is_told_of_its_field(gateway: RunningGateway) -> None:
-    tool = {"type": "function", "function": {"name": "clock"}}
-    body = CHAT | {"tools": [tool], "guided_json": SCHEMA}
-    said = "guided_decoding_guide cannot be compiled as ebnf_grammar: line 2 column 9: failed"
-    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {said}")]
-    status, _, text = gateway.ask("/v1/chat/completions", body)
-    assert (status, json.loads(text)["error"]["param"]) == (400, "guided_json")
 
 
 @pytest.mark.parametrize(
