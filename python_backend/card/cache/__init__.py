@@ -1,4 +1,4 @@
-"""The candidate cache: a pool of slots in shared memory, and the queries of a tree.
+"""The candidate cache: a pool of slots in shared memory.
 
 `layout`        the fields of the pool, and the one role that writes each
 `pool`          the shared file and its directory: `card` creates and locks it, the engines find it
@@ -6,7 +6,7 @@
 `request`       the request of a session: prompt, limits, sampling, speculation
 `slot`          the view with which every role reads a slot; `card` opens and closes it
 `engine_slots`  how the target commits, the draft publishes trees, and devices send chains
-`tree`          validated snapshots of a tree, and the query
+`tree`          validated snapshots of a tree, and the candidates that a query takes from one
 `reports`       the target's steps, likeliest ids and hidden states, where a request or a draft
                 asks for them
 """

@@ -1,7 +1,7 @@
-"""Candidate trees: a validated snapshot, and the query of query-and-correct (arXiv 2508.04462, §3).
+"""Candidate trees: validated snapshots, and candidates.
 
-A reader copies what the draft or a device published and checks the copy before it uses it. The
-query is a pure function of a snapshot. The query decides no token: poor candidates cost only speed.
+A reader copies what the draft or a device published and checks the copy before it uses it. What a
+query takes from a snapshot decides no token: poor candidates cost only speed.
 
 A device's chain is short. Its writer always writes the whole chain, into the half of a double
 buffer that no reader uses.
