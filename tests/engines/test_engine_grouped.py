@@ -21,7 +21,7 @@ from card.engines.checkpoints import GroupedMatrix
 from card.engines.checkpoints.kept_as import KEPT_AS
 from card.engines.interface import SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.graph import ANY_ROWS
+from card.engines.openvino.nodes import ANY_ROWS
 from card.engines.options import Dtype, EngineOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")

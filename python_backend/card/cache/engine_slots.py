@@ -261,11 +261,6 @@ class TargetSlot(SlotView):
         record["reuses"] += tokens > 0
         record["reused_tokens"] += tokens
 
-    @property
-    def is_traced(self) -> bool:
-        """Whether the request asks for the session's steps."""
-        return bool(self._record["trace"])
-
     def trace(self, step: Step) -> None:
         """Report a step, before the commit of its tokens."""
         behind, now_ns = self._record["committed"], time.monotonic_ns()

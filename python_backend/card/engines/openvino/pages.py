@@ -44,10 +44,6 @@ class PagedCache:
     def pages_of_lane(self) -> int:
         return int(self.table.shape[1])
 
-    @property
-    def free_pages(self) -> int:
-        return len(self._free)
-
     def copy(self, source: int, start: int, stop: int, lane: int, to: int) -> None:
         """Let `lane` share places [start, stop) of lane `source` as its places from `to` on; all
         three are multiples of a page."""
