@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from card.engines.processor import packs_bfloat16
+from card.engines.torch import decoder
 from card.engines.torch.decoder import Linear
 
 pytestmark = [
@@ -19,7 +20,7 @@ pytestmark = [
     [(torch.bfloat16, True, 32), (torch.bfloat16, False, 70), (torch.float32, True, 70)],
 )
 def test_a_bfloat16_product_beside_tiles_has_32_rows_at_most_in_their_order(
-    dtype: torch.dtype, in_tiles: bool, most: int
+    dtype: torch.dtype, in_tiles: bool, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
 
@@ -28,7 +29,8 @@ def test_a_bfloat16_product_beside_tiles_has_32_rows_at_most_in_their_order(
             sizes.append(len(inputs))
             return super().__call__(inputs)
 
-    layer = Watched(torch.randn(48, 64).to(dtype), torch.randn(48).to(dtype), in_tiles)
+    monkeypatch.setattr(decoder, "multiplies_in_tiles", lambda: in_tiles)
+    layer = Watched(torch.randn(48, 64).to(dtype), torch.randn(48).to(dtype))
     inputs = torch.randn(70, 64).to(dtype)
     parts = [70] if most == 70 else [70, 32, 32, 6]
     found = layer(inputs)
