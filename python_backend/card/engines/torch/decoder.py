@@ -8,8 +8,7 @@ position, whatever the number of rows or of masked places behind:
   which weigh exactly zero, change nothing;
 - float32: the BLAS splits long sums by size, so values are summed in fixed blocks of positions.
 
-`calibration.check_row_invariance` proves it on the machine when an engine is loaded. Weights are
-packed once for oneDNN, which halves a small model's step.
+`calibration.check_row_invariance` proves it on the machine when an engine is loaded.
 """
 
 from __future__ import annotations
@@ -40,13 +39,12 @@ _MOST_ROWS_BESIDE_TILES = 32
 """Rows of a bfloat16 product where the processor has tiles too: oneDNN takes these for more, and
 they add up in another order."""
 
-
 # Looked up once: resolving an overload costs as much as a small product.
 _apply = torch.ops.mkldnn._linear_pointwise.default
 
 
 class Linear:
-    """``y = x W^T + b`` with W [outputs, inputs] packed."""
+    """``y = x W^T + b``; W [outputs, inputs] packed for oneDNN halves a small model's step."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._bias = bias
