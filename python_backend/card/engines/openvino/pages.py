@@ -23,6 +23,8 @@ from card.engines.sessions import (
     wanted_logit_rows,
 )
 
+_NONE = -1
+
 
 class PagedCache:
     """The table of the lanes' pages. A copy of whole pages shares them, so keeping a text takes no
@@ -293,6 +295,3 @@ class PageLayout(Sessions):
         self._pages.give_back(tree.filled.keys() - after.filled.keys() - {*path[:fills]})
         self._trees[session] = after
         self.lengths[session] = stop
-
-
-_NONE = -1
