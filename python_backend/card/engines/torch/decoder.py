@@ -308,8 +308,8 @@ class Decoder:
         kv.write(index, this, keys, states[:, a.heads + a.kv_heads :])
         mixed = torch.zeros(len(hidden), a.heads * a.head_size, dtype=hidden.dtype)
         for tile in tiles:
-            seen = kv.entries[:, index, tile.lane]
-            mixed[tile.rows] = attend(query, *seen, tile, a.score_scale, place.window)
+            keys, values = kv.entries[:, index, tile.lane]
+            mixed[tile.rows] = attend(query, keys, values, tile, a.score_scale, place.window)
         return mixed
 
     def _normed_heads(self, heads: Tensor, weight: Tensor) -> Tensor:
