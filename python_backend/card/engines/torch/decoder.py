@@ -91,8 +91,9 @@ class TileTensors:
         places = np.concatenate([np.arange(session.start), path])
         places = np.pad(places, (0, rounded_up(last, EXTENT_MULTIPLE) - last), "edge")
         positions = np.arange(len(places))
-        masks = {None: positions > own}
-        masks |= {window: masks[None] | (positions <= own - window) for window in windows}
+        behind = positions > own
+        masks: dict[int | None, NDArray[np.bool_]] = {None: behind}
+        masks |= {window: behind | (positions <= own - window) for window in windows}
         return cls(
             lane=session.lane,
             rows=torch.from_numpy(rows),
@@ -297,15 +298,13 @@ class Decoder:
         a, place = self.architecture, self._places[index]
         inputs = normed(hidden, layer.input_norm, a.norm_epsilon)
         states = layer.query_key_value(inputs).view(-1, a.heads + 2 * a.kv_heads, a.head_size)
-        rotated = states[:, : a.heads + a.kv_heads]
+        query, keys = states[:, : a.heads], states[:, a.heads : -a.kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
-            query, keys = rotated.split([a.heads, a.kv_heads], dim=1)
             query = self._normed_heads(query, layer.query_norm)
-            rotated = torch.cat([query, self._normed_heads(keys, layer.key_norm)], dim=1)
+            keys = self._normed_heads(keys, layer.key_norm)
         if place.rope is not None:
-            rotated = rotate(rotated, *turns[place.rope])
-        query, keys = rotated[:, : a.heads], rotated[:, a.heads :]
-        kv.write(index, this, keys, states[:, a.heads + a.kv_heads :])
+            query, keys = (rotate(each, *turns[place.rope]) for each in (query, keys))
+        kv.write(index, this, keys, states[:, -a.kv_heads :])
         mixed = torch.zeros(len(hidden), a.heads * a.head_size, dtype=hidden.dtype)
         for tile in tiles:
             keys, values = kv.entries[:, index, tile.lane]
