@@ -17,7 +17,6 @@ from card.engines import SequenceTokens
 from card.engines.calibration import make_row_invariant
 from card.engines.interface import RowCosts
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.later import Exchange
 from card.engines.options import EngineOptions
 

@@ -16,7 +16,7 @@ from watched_passes import product_types
 
 from card.engines.interface import SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.graph import ANY_ROWS
+from card.engines.openvino.nodes import ANY_ROWS
 from card.engines.options import Dtype, EngineOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")

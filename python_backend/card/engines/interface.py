@@ -22,6 +22,10 @@ FOLLOWS_PREFIX = -1
 """Parent of a row that directly follows the confirmed prefix."""
 
 
+BLOCK = 32
+"""Tokens of a block."""
+
+
 Text = Sequence[int] | NDArray[np.int64]
 """Token ids, [tokens]."""
 
@@ -337,7 +341,3 @@ def forward_one_by_one(
         found += engine.forward([SequenceTokens(rows.session, [token], [entry], ranking=ranking)])
         entry += 1
     return found
-
-
-BLOCK = 32
-"""Tokens of a block."""

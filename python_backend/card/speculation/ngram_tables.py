@@ -26,6 +26,8 @@ from typing import IO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from card.engines import EngineError
+
 LONGEST_CONTEXT = 5
 """Most tokens of a context; a shorter context answers if the table lacks the longer ones."""
 
@@ -163,8 +165,12 @@ _FACTOR, _BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 """Constants of a multiplicative hash (Knuth, The Art of Computer Programming, 6.4)."""
 
 
-class NgramFileError(ValueError):
-    """The file holds no table for this vocabulary; the message says why."""
+class NgramFileError(EngineError):
+    """The file of `speculation.ngram_table` holds no table for this vocabulary; the message says
+    why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"speculation.ngram_table: {why}")
 
 
 def table_of(texts: Iterable[Sequence[int]], most_contexts: int = MOST_FROZEN) -> FrozenTable:
@@ -235,6 +241,11 @@ def write_table(table: FrozenTable, vocabulary: int, file: Path) -> None:
             followers=table.followers,
             vocabulary=np.array(vocabulary, np.int32),
         )
+
+
+def set_table(file: Path | str | None, vocabulary: int) -> FrozenTable | None:
+    """The table of the setting; None: it names no file. Raises `NgramFileError`."""
+    return read_table(file, vocabulary) if isinstance(file, Path) else None
 
 
 def read_table(file: Path, vocabulary: int) -> FrozenTable:

@@ -22,7 +22,7 @@ from card.cache import (
     TargetSlot,
     Tree,
 )
-from card.cache.request import Record
+from card.cache.header import Record
 from card.sampling import SamplingParameters
 
 GEOMETRY = Geometry(slots=1, nodes=64, prompt=16, output=16, bad_words=4, bad_word_tokens=8)

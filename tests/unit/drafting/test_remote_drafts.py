@@ -9,7 +9,7 @@ from serving_double import HandPlayedTarget, slot_request
 from watched_record import WatchedRecord
 
 from card.cache import LONGEST_CHAIN, CardSlot, Pool, RemoteSlot, SlotRequest, digest_of
-from card.cache.request import Record
+from card.cache.header import Record
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.remote import RemoteDrafts, check_sizes
 from card.speculation.drafters.remote import REMOTE, DeviceDraft

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from typing_extensions import Self
 
 from card.engines.interface import ArrayLogits, EngineError, Logits, RowCosts, SequenceTokens
-from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.memory import examining, pages_of
 from card.engines.openvino.model import DecoderModel, load_model
+from card.engines.openvino.nodes import ANY_ROWS
 from card.engines.openvino.pages import PagedCache, PageLayout
 from card.engines.openvino.runner import Runner
 from card.engines.options import EngineOptions

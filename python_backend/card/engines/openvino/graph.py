@@ -16,28 +16,31 @@ outputs of row counts that were not chosen are empty.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
-import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 from openvino import properties
 from openvino.properties import hint
 
-from card.engines.openvino.memory import WeightMemory
-from card.engines.openvino.nodes import Node, input_named, integers, output_named
-from card.engines.openvino.threads import PassThreads, thread_limit
+from card.engines.openvino import SONAME
+from card.engines.openvino.nodes import (
+    ANY_ROWS,
+    Node,
+    choice_of,
+    input_named,
+    integers,
+    output_named,
+    output_of,
+)
+from card.engines.openvino.runner import CompiledDecoder, PassThreads, ThreadLimit
 from card.engines.openvino.weights import WeightFormat, model_over
 from card.engines.options import EngineOptions
 from card.engines.processor import computes_in_bfloat16
-
-_CHOICE = "takes."
-
-
-ANY_ROWS = 0
-"""The row count of a decoder that takes any pass."""
 
 
 def build_graph(decoder: ov.Model, row_counts: Sequence[int], weights: WeightFormat) -> ov.Model:
@@ -85,21 +88,6 @@ def _graph_of_several(
         _fix_shapes(body, rows)
         results += _branch(chosen, body, rows, given)
     return model_over(weights, results, inputs, "decoders")
-
-
-def choice_of(rows: int) -> str:
-    """The name of the input that chooses the decoder of `rows` rows."""
-    return f"{_CHOICE}{rows}"
-
-
-def is_choice(name: str) -> bool:
-    """Whether an input chooses a decoder."""
-    return name.startswith(_CHOICE)
-
-
-def output_of(name: str, rows: int) -> str:
-    """The name of an output of the decoder of `rows` rows."""
-    return f"{name}.{rows}"
 
 
 def _shapes_of(rows: int) -> dict[str, list[int]]:
@@ -164,30 +152,6 @@ _PREPARED_OPERATORS = 256
 default of 5,000 a process under mixed load grew for many minutes, with 1,024 for 15 minutes."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledDecoder:
-    """The decoder of `rows` rows (or `ANY_ROWS`) in a compiled graph. The decoders of a graph share
-    `threads`. The graph refers to the `memory` of its weights."""
-
-    graph: ov.CompiledModel
-    rows: int
-    threads: PassThreads
-    memory: WeightMemory
-
-    def create_infer_request(self) -> ov.InferRequest:
-        """An infer request that runs this decoder."""
-        request = self.graph.create_infer_request()
-        for name in (port.any_name for port in self.graph.inputs):
-            if is_choice(name):
-                request.set_tensor(name, ov.Tensor(np.array([name == choice_of(self.rows)])))
-        return request
-
-    def index_of(self, output: str) -> int:
-        """Index of an output of the decoder among the graph's outputs."""
-        names = [port.any_name for port in self.graph.outputs]
-        return names.index(output_of(output, self.rows))
-
-
 Decoders = Mapping[int, CompiledDecoder]
 """Decoders by the rows of one session that they take."""
 
@@ -240,3 +204,18 @@ def _compiled(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
         },
     )
     return compiled
+
+
+_REPAIRED = 12140
+"""Interface version of oneTBB 2022.0."""
+
+
+@cache
+def thread_limit() -> ThreadLimit | None:
+    """That of the oneTBB which OpenVINO has; None where its threads would not rest."""
+    try:
+        tbb = ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        repaired = tbb.TBB_runtime_interface_version() >= _REPAIRED
+        return ThreadLimit(tbb) if repaired else None
+    except (OSError, AttributeError):  # none is loaded, or one that is older still
+        return None

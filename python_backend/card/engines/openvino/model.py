@@ -24,9 +24,15 @@ from card.engines.checkpoints import (
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.interface import EngineError
 from card.engines.openvino.decoder import DecoderBuilder
-from card.engines.openvino.graph import ANY_ROWS, Decoders, compile_decoders, kv_type, pass_dtype
+from card.engines.openvino.graph import (
+    Decoders,
+    compile_decoders,
+    kv_type,
+    pass_dtype,
+    thread_limit,
+)
 from card.engines.openvino.memory import PageMemory, WeightMemory, pages_needed
-from card.engines.openvino.threads import thread_limit
+from card.engines.openvino.nodes import ANY_ROWS
 from card.engines.openvino.weights import (
     COMPRESSED_FORMATS,
     Bfloat16Weights,

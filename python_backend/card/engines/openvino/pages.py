@@ -23,6 +23,8 @@ from card.engines.sessions import (
     wanted_logit_rows,
 )
 
+_NONE = -1
+
 
 class PagedCache:
     """The table of the lanes' pages. A copy of whole pages shares them, so keeping a text takes no
@@ -43,10 +45,6 @@ class PagedCache:
     @property
     def pages_of_lane(self) -> int:
         return int(self.table.shape[1])
-
-    @property
-    def free_pages(self) -> int:
-        return len(self._free)
 
     def copy(self, source: int, start: int, stop: int, lane: int, to: int) -> None:
         """Let `lane` share places [start, stop) of lane `source` as its places from `to` on; all
@@ -297,6 +295,3 @@ class PageLayout(Sessions):
         self._pages.give_back(tree.filled.keys() - after.filled.keys() - {*path[:fills]})
         self._trees[session] = after
         self.lengths[session] = stop
-
-
-_NONE = -1

@@ -8,8 +8,7 @@ position, whatever the number of rows or of masked places behind:
   which weigh exactly zero, change nothing;
 - float32: the BLAS splits long sums by size, so values are summed in fixed blocks of positions.
 
-`calibration.check_row_invariance` proves it on the machine when an engine is loaded. Weights are
-packed once for oneDNN, which halves a small model's step.
+`calibration.check_row_invariance` proves it on the machine when an engine is loaded.
 """
 
 from __future__ import annotations
@@ -40,21 +39,16 @@ _MOST_ROWS_BESIDE_TILES = 32
 """Rows of a bfloat16 product where the processor has tiles too: oneDNN takes these for more, and
 they add up in another order."""
 
-
 # Looked up once: resolving an overload costs as much as a small product.
 _apply = torch.ops.mkldnn._linear_pointwise.default
 
 
 class Linear:
-    """``y = x W^T + b`` with W [outputs, inputs] packed."""
+    """``y = x W^T + b``; W [outputs, inputs] packed for oneDNN halves a small model's step."""
 
-    def __init__(
-        self, weight: Tensor, bias: Tensor | None = None, in_tiles: bool | None = None
-    ) -> None:
-        """`in_tiles`: whether the processor multiplies bfloat16 so; None: as this one does."""
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._bias = bias
-        in_tiles = multiplies_in_tiles() if in_tiles is None else in_tiles
-        beside_tiles = in_tiles and weight.dtype is torch.bfloat16
+        beside_tiles = weight.dtype is torch.bfloat16 and multiplies_in_tiles()
         self._most_rows = _MOST_ROWS_BESIDE_TILES if beside_tiles else sys.maxsize
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
 
@@ -97,8 +91,9 @@ class TileTensors:
         places = np.concatenate([np.arange(session.start), path])
         places = np.pad(places, (0, rounded_up(last, EXTENT_MULTIPLE) - last), "edge")
         positions = np.arange(len(places))
-        masks = {None: positions > own}
-        masks |= {window: masks[None] | (positions <= own - window) for window in windows}
+        behind = positions > own
+        masks: dict[int | None, NDArray[np.bool_]] = {None: behind}
+        masks |= {window: behind | (positions <= own - window) for window in windows}
         return cls(
             lane=session.lane,
             rows=torch.from_numpy(rows),
@@ -112,27 +107,25 @@ def attend(
     keys: Tensor,
     values: Tensor,
     tile: TileTensors,
-    scale: float | None = None,
-    window: int | None = None,
+    scale: float,
+    window: int | None,
 ) -> Tensor:
     """[pass rows, heads, head_size] queries -> [rows of the tile, heads * head_size].
 
     keys, values  [kv_heads, places, head_size] of the lane
-    scale         of the scores; None: one over the root of the size of a head
+    scale         of the scores
     """
     kv_heads, rows = len(keys), len(tile.rows)
     heads, size = query.shape[1], query.shape[2]
     share = heads // kv_heads
     by_head = query.index_select(0, tile.rows).view(rows, kv_heads, share, size).transpose(0, 1)
-    scaled = by_head * (size**-0.5 if scale is None else scale)
-    seen_keys = keys.index_select(1, tile.places).transpose(1, 2)
-    scores = torch.bmm(scaled.reshape(kv_heads, rows * share, size), seen_keys)
+    scaled = (by_head * scale).reshape(kv_heads, rows * share, size)
+    scores = torch.bmm(scaled, keys.index_select(1, tile.places).transpose(1, 2))
     # Written over, not added to: what is hidden may be infinite, or not a number.
     by_row = scores.view(kv_heads, rows, share, len(tile.places))
     by_row.masked_fill_(tile.hidden[window], float("-inf"))
     mixed = _mix(torch.softmax(scores, dim=-1), values.index_select(1, tile.places))
-    by_rows = mixed.view(kv_heads, rows, share * size).transpose(0, 1)
-    return by_rows.reshape(rows, heads * size)
+    return mixed.view(kv_heads, rows, share * size).transpose(0, 1).reshape(rows, heads * size)
 
 
 def _mix(weights: Tensor, values: Tensor) -> Tensor:
@@ -195,24 +188,20 @@ class KeyValueCache:
         self.entries[:, :, lane, :, start : start + len(sources)] = moved
 
 
-def rms_norm(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """Root-mean-square norm of [..., size] states (Zhang and Sennrich, arXiv 1910.07467).
+def normed(states: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
+    """Root-mean-square norm of [..., size] states (Zhang and Sennrich, arXiv 1910.07467), or
+    LayerNorm where there is a bias; the states where there is no weight.
 
     `F.rms_norm` is a dozen operators on a processor. Layer norm is one, and beside its negative a
     vector has mean zero, so that its layer norm is its root-mean-square norm.
     """
     size = states.shape[-1]
-    doubled = torch.cat([states, -states], dim=-1)
-    return F.layer_norm(doubled, (2 * size,), weight, None, epsilon)[..., :size]
-
-
-def normed(states: Tensor, weight: Tensor | None, epsilon: float) -> Tensor:
-    """`rms_norm`, or LayerNorm where there is a bias; the states where there is no weight."""
     if weight is None:
         return states
     if weight.ndim > 1:
-        return F.layer_norm(states, states.shape[-1:], weight[0], weight[1], epsilon)
-    return rms_norm(states, weight, epsilon)
+        return F.layer_norm(states, (size,), weight[0], weight[1], epsilon)
+    doubled = torch.cat([states, -states], dim=-1)
+    return F.layer_norm(doubled, (2 * size,), weight, None, epsilon)[..., :size]
 
 
 def rotate(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -272,21 +261,16 @@ class Decoder:
             gate_up = layer.gate_up(normed(hidden, layer.post_norm, a.norm_epsilon))
             hidden = self._added(layer.down, self._gated(gate_up), hidden, layer.down_norm)
             states.append(hidden)
-        tapped = self._tapped(states) if self._taps else None
+        states[-1] = normed(hidden, weights.norm, a.norm_epsilon)
+        tapped = None
+        if self._taps:
+            tapped = torch.cat([states[tap] for tap in self._taps], dim=-1).to(torch.bfloat16)
         if not len(this.logit_rows):
             return hidden.new_empty(0, a.vocabulary), tapped
-        hidden = hidden.index_select(0, _padded(this.logit_rows, row_multiple))
-        logits = _times(weights.head(normed(hidden, weights.norm, a.norm_epsilon)), a.logit_scale)
+        hidden = states[-1].index_select(0, _padded(this.logit_rows, row_multiple))
+        logits = _times(weights.head(hidden), a.logit_scale)
         capped = torch.tanh(logits / a.logit_cap) * a.logit_cap if a.logit_cap else logits
         return capped, tapped
-
-    def _tapped(self, states: Sequence[Tensor]) -> Tensor:
-        last, norm = self.architecture.layers, self._weights.norm
-        epsilon = self.architecture.norm_epsilon
-        tapped = [
-            normed(states[tap], norm, epsilon) if tap == last else states[tap] for tap in self._taps
-        ]
-        return torch.cat(tapped, dim=-1).to(torch.bfloat16)
 
     def _added(self, linear: Linear, states: Tensor, hidden: Tensor, norm: Tensor | None) -> Tensor:
         """The residual stream with the output of attention or of the network."""
@@ -314,27 +298,25 @@ class Decoder:
         a, place = self.architecture, self._places[index]
         inputs = normed(hidden, layer.input_norm, a.norm_epsilon)
         states = layer.query_key_value(inputs).view(-1, a.heads + 2 * a.kv_heads, a.head_size)
-        rotated = states[:, : a.heads + a.kv_heads]
+        query, keys = states[:, : a.heads], states[:, a.heads : -a.kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
-            query, keys = rotated.split([a.heads, a.kv_heads], dim=1)
             query = self._normed_heads(query, layer.query_norm)
-            rotated = torch.cat([query, self._normed_heads(keys, layer.key_norm)], dim=1)
+            keys = self._normed_heads(keys, layer.key_norm)
         if place.rope is not None:
-            rotated = rotate(rotated, *turns[place.rope])
-        query, keys = rotated[:, : a.heads], rotated[:, a.heads :]
-        kv.write(index, this, keys, states[:, a.heads + a.kv_heads :])
+            query, keys = (rotate(each, *turns[place.rope]) for each in (query, keys))
+        kv.write(index, this, keys, states[:, -a.kv_heads :])
         mixed = torch.zeros(len(hidden), a.heads * a.head_size, dtype=hidden.dtype)
         for tile in tiles:
-            seen = kv.entries[:, index, tile.lane]
-            mixed[tile.rows] = attend(query, *seen, tile, a.score_scale, place.window)
+            keys, values = kv.entries[:, index, tile.lane]
+            mixed[tile.rows] = attend(query, keys, values, tile, a.score_scale, place.window)
         return mixed
 
     def _normed_heads(self, heads: Tensor, weight: Tensor) -> Tensor:
         """[rows, heads, head_size], each head or all heads of a row normalised."""
         epsilon = self.architecture.norm_epsilon
         if self.architecture.description.query_key_norm == "whole":
-            return rms_norm(heads.flatten(1), weight, epsilon).view_as(heads)
-        return rms_norm(heads, weight, epsilon)
+            return normed(heads.flatten(1), weight, epsilon).view_as(heads)
+        return normed(heads, weight, epsilon)
 
 
 def _times(states: Tensor, factor: float) -> Tensor:

@@ -17,8 +17,6 @@ from card.engines.torch.logits import TensorLogits
 from card.engines.torch.paths import PathLayout
 from card.engines.torch.weights import load_weights
 
-_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-
 
 class TorchEngine(SessionEngine):
     """Implements `card.engines.interface.Engine` with torch operators, one after another."""
@@ -39,8 +37,6 @@ class TorchEngine(SessionEngine):
         architecture = read_architecture(directory)
         check_context(directory, architecture, options)
         dtype = _torch_dtype(options.dtype)
-        if options.threads:
-            torch.set_num_threads(options.threads)
         weights = load_weights(directory, architecture, dtype, Linear, cls.device)
         taps = taps_of(architecture, options)
         return cls(Decoder(architecture, weights, options.context + MAX_PASS_ROWS, taps), options)
@@ -64,11 +60,11 @@ class TorchEngine(SessionEngine):
 
 def _torch_dtype(wanted: Dtype) -> torch.dtype:
     dtype = resolve_dtype(wanted)
-    if dtype not in _DTYPES:
+    if dtype not in ("bfloat16", "float32"):
         raise EngineError(f"the torch engine does not compute in {dtype}; engine: openvino does")
     if dtype == "bfloat16" and not packs_bfloat16():
         raise EngineError(
             "torch cannot multiply in bfloat16 on this processor, which lacks AVX-512; "
             "set dtype: float32, or auto"
         )
-    return _DTYPES[dtype]
+    return torch.bfloat16 if dtype == "bfloat16" else torch.float32
