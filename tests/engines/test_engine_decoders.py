@@ -18,6 +18,7 @@ from card.engines.calibration import make_row_invariant
 from card.engines.interface import RowCosts
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.later import Exchange
+from card.engines.openvino.nodes import ANY_ROWS
 from card.engines.options import EngineOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -90,6 +91,7 @@ _GROWTH = """
 import sys
 from pathlib import Path
 from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.nodes import ANY_ROWS
 from card.engines.options import EngineOptions
 
 def resident_mib():
