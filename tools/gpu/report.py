@@ -137,34 +137,21 @@ class Report:
         """The last line."""
         failed = [check.name for check in self.checks if not check.passed]
         unfinished = [f"{p.name} ({p.state})" for p in self.phases if p.state != "finished"]
-        word = "FAIL" if not self.passed else "PASS" if self.checks else "NOTHING CHECKED"
-        said = f"{len(self.checks) - len(failed)} of {len(self.checks)} checks on "
-        said += f"{self.environment.device} in {self.seconds:.0f} s"
-        if failed:
-            said += f"; failed: {', '.join(failed)}"
-        if unfinished:
-            said += f"; not finished: {', '.join(unfinished)}"
+        said = f"{'PASS' if self.passed else 'FAIL'}: {len(self.checks) - len(failed)} of "
+        said += f"{len(self.checks)} checks on {self.environment.device} in {self.seconds:.0f} s"
+        for what, names in (("failed", failed), ("not finished", unfinished)):
+            said += f"; {what}: {', '.join(names)}" if names else ""
         if self.environment.device == "cpu":
             said += "; no GPU was used, so this says nothing of one"
-        return f"{word}: {said}"
+        return said
 
     def write(self) -> None:
-        """Save all findings so far, atomically."""
+        """Save all findings so far, atomically. Raises `OSError`."""
         if self.file is None:
             return
         content: dict[str, Any] = {"date": datetime.now().astimezone().isoformat()}
         content |= {"verdict": self.verdict()} | asdict(self)
         del content["file"]
         written = self.file.with_suffix(".json.tmp")
-        try:
-            written.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-            os.replace(written, self.file)
-        except OSError:
-            written.unlink(missing_ok=True)
-            raise
-
-
-def named_by_time(folder: Path) -> Path:
-    """A file for the results of a run that begins now, in a folder that is made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{datetime.now().astimezone():%Y-%m-%dT%H%M%S}-gpu.json"
+        written.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        os.replace(written, self.file)
