@@ -18,7 +18,7 @@ from card.settings import REPOSITORY_ROOT
 from gpu.apart import run_apart
 from gpu.models import FULL, TINY, bundled_pair
 from gpu.phases import PHASES, Job
-from gpu.report import Environment, Found, PhaseRecord, Report
+from gpu.report import Found, PhaseRecord, Report, environment_of
 from gpu.timing import slowness
 
 FAILED, REFUSED = 1, 2
@@ -68,7 +68,7 @@ def check(
         _refuse(f"{reason}; `--device cpu` tries the script without a GPU")
     if results is None and found.type == "cuda":
         results = REPOSITORY_ROOT / "benchmarks/results"
-    report = Report(Environment.of(found), phases=[PhaseRecord(name) for name in names])
+    report = Report(environment_of(found), phases=[PhaseRecord(name) for name in names])
     with ExitStack() as exits:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # it ends as Ctrl-C does
         exits.callback(signal.signal, signal.SIGTERM, before)
@@ -113,7 +113,7 @@ def _run(report: Report, job: Job, limit_s: float) -> None:
             typer.echo(line)
         keep()
 
-    typer.echo(str(report.environment))
+    typer.echo(", ".join(f"{name} {value}" for name, value in report.environment.items()))
     try:
         for record in report.phases:
             record.limit_s, record.state = limit_s, "running"

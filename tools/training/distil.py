@@ -20,6 +20,7 @@ from training.divergences import Divergence
 from training.errors import TrainingError
 from training.fitting import Training, fit
 from training.parallel.files import Texts, read_texts
+from training.parallel.layout import Batch
 from training.recipe import recipe_of
 from training.terminal import bar, console, told
 
@@ -96,21 +97,26 @@ def _vocabulary(folder: Path) -> int:
     return int(json.loads((folder / "config.json").read_text("utf-8"))["vocab_size"])
 
 
-def _windows(
-    texts: Texts, recipe: DistilRecipe, generator: np.random.Generator
-) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+def _windows(texts: Texts, recipe: DistilRecipe, generator: np.random.Generator) -> Batch:
     """Windows of random texts, int64 [batch, window]."""
     rows = generator.integers(len(texts), size=recipe.batch)
     starts = generator.integers(texts.shape[1] - recipe.window + 1, size=recipe.batch)
     places = starts[:, None] + np.arange(recipe.window)
-    return np.asarray(texts)[rows[:, None], places].astype(np.int64)
+    found: Batch = np.asarray(texts)[rows[:, None], places].astype(np.int64)
+    return found
 
 
 @torch.no_grad()
 def _written(draft: PreTrainedModel, prefixes: Tensor, tokens: int) -> Tensor:
     """Prefixes, int64 [texts, prefix], with `tokens` that the draft samples behind each."""
-    found: Tensor = draft.generate(  # type: ignore[operator]
-        prefixes, do_sample=True, top_k=0, min_new_tokens=tokens, max_new_tokens=tokens
+    found: Tensor = draft.generate(
+        prefixes,
+        attention_mask=torch.ones_like(prefixes),
+        do_sample=True,
+        top_k=0,
+        min_new_tokens=tokens,
+        max_new_tokens=tokens,
+        pad_token_id=0,
     )
     return found
 

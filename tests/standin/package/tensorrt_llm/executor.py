@@ -213,12 +213,6 @@ class PyExecutor:
         if parameters.is_greedy:
             return int(row.argmax())
         weights = np.exp((row - row.max()) / (parameters.temperature or 1.0))
-        order = np.argsort(-weights, kind="stable")
-        if parameters.top_k:
-            weights[order[parameters.top_k :]] = 0.0
-        if parameters.top_p is not None and parameters.top_p < 1.0:
-            mass = np.cumsum(weights[order]) / weights.sum()
-            weights[order[int(np.searchsorted(mass, parameters.top_p)) + 1 :]] = 0.0
         return int(self._generator.choice(len(weights), p=weights / weights.sum()))
 
     def _respond(self) -> None:
