@@ -45,7 +45,6 @@ class ChatTemplate:
     leading_token  text of the token that the server's tokenizer puts before every prompt by
                    itself; "" if there is none
     knows_tools    the template writes down the tools that it is given
-    is_own         the model's files have the template
     problem        why the template cannot be used at all; "" if it can
     """
 
@@ -54,7 +53,6 @@ class ChatTemplate:
     stop_words: tuple[str, ...] = ()
     leading_token: str = ""
     knows_tools: bool = False
-    is_own: bool = True
     problem: str = ""
 
     @classmethod
@@ -72,12 +70,12 @@ class ChatTemplate:
     @classmethod
     def plain(cls) -> ChatTemplate:
         """For a model that brings none: a transcript that a base model can continue."""
-        return cls(_PLAIN, {}, _PLAIN_STOPS, is_own=False)
+        return cls(_PLAIN, {}, _PLAIN_STOPS)
 
     @classmethod
     def unusable(cls, problem: str) -> ChatTemplate:
         """In place of a template that cannot be used: it refuses every conversation."""
-        return cls("", {}, is_own=False, problem=problem)
+        return cls("", {}, problem=problem)
 
     def render(
         self,
@@ -158,8 +156,8 @@ def opening(template: ChatTemplate, system: str | None) -> list[dict[str, str]]:
     return [_said("system", system)] if system else []
 
 
-class TemplateConversation:
-    """For a model that says how it wants conversations written down.
+class Conversation:
+    """What was said so far, and how it is written down for the model.
 
     text        all that was said, for people
     stop_words  where the model must stop, so that it does not speak for the person
@@ -193,35 +191,6 @@ class TemplateConversation:
 
     def reset(self) -> None:
         self._messages.clear()
-
-
-class RawConversation:
-    """For a base model, both prefixes are empty: each turn starts on a new line and the model
-    simply goes on from it. For a model trained to chat they mark who speaks."""
-
-    def __init__(self, user_prefix: str = "", model_prefix: str = "") -> None:
-        self._user_prefix = user_prefix
-        self._model_prefix = model_prefix
-        self.text = ""
-
-    @property
-    def stop_words(self) -> list[str]:
-        marker = self._user_prefix.strip()
-        return [marker] if marker else []
-
-    def prompt(self, turn: str) -> str:
-        needs_break = self.text != "" and not self.text.endswith("\n")
-        line_break = "\n" if needs_break else ""
-        return f"{self.text}{line_break}{self._user_prefix}{turn}{self._model_prefix}"
-
-    def commit(self, turn: str, answer: str) -> None:
-        self.text = self.prompt(turn) + answer
-
-    def reset(self) -> None:
-        self.text = ""
-
-
-Conversation = TemplateConversation | RawConversation
 
 
 def _said(role: str, content: str) -> dict[str, str]:

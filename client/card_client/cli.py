@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from card_client.chat_template import Conversation, RawConversation, TemplateConversation
+from card_client.chat_template import ChatTemplate, Conversation
 from card_client.client import CardClient
 from card_client.display import Tally, TextPrinter, health_view
 from card_client.edge import DEFAULT_AHEAD, LONGEST_CHAIN, TransformersModel, stream
@@ -119,27 +119,18 @@ def edge(
     *CONNECTION,
 )
 def chat(
-    user_prefix: Annotated[str, typer.Option(help="Put before each of your turns.")] = "",
-    model_prefix: Annotated[str, typer.Option(help="Put before each of the model's.")] = "",
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Send turns as they are, without the chat template.")
-    ] = False,
     system: SystemOption = None,
     **options: Any,
 ) -> None:
     """Hold a conversation; the client keeps it and sends it whole each turn.
 
-    It is written down by the chat template that the server tells, unless a prefix or --raw is given
-    or the server tells none.
+    It is written down by the chat template that the server tells. If the server tells none, it is a
+    plain transcript, which a base model can continue.
     """
     printer = TextPrinter(Console())
     connection = Connection.of(options)
-    conversation: Conversation = RawConversation(user_prefix, model_prefix)
     with _for_people():
-        if not (raw or user_prefix or model_prefix):
-            conversation = asyncio.run(_conversation(connection, system)) or conversation
-        else:
-            connection.client()  # A wrong address is said before the first turn, not after it.
+        conversation = asyncio.run(_conversation(connection, system))
     options["stop_words"] = [*(options["stop_words"] or []), *conversation.stop_words]
     _say(CHAT_HELP)
     for turn in _turns():
@@ -199,16 +190,18 @@ async def _answer(
                 printer.text(delta)
 
 
-async def _conversation(connection: Connection, system: str | None) -> TemplateConversation | None:
-    """One by the template of the server's model; None: the server tells none."""
+async def _conversation(connection: Connection, system: str | None) -> Conversation:
+    """One by the template of the server's model, or plain if the server tells none."""
+    template = None
     async with connection.client() as client:
         try:
             template = await client.chat_template(timeout_s=connection.timeout)
         except CardError as error:
-            if error.code in TELLS_NOTHING:
-                return None
-            raise
-    return None if template is None else TemplateConversation(template, system)
+            if error.code not in TELLS_NOTHING:
+                raise
+    if template is None:
+        return Conversation(ChatTemplate.plain(), system or "")
+    return Conversation(template, system)
 
 
 def _take_turn(

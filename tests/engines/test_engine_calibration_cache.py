@@ -22,8 +22,8 @@ from card.engines.calibration_cache import (
     CalibrationCache,
     Subject,
 )
+from card.engines.interface import RowCosts
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.row_costs import RowCosts
 from card.loading import Examination, load_engine
 from card.settings import Role, Settings, load_settings
 

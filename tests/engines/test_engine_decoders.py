@@ -15,13 +15,13 @@ from tiny_models import forward_rows, random_tokens
 
 from card.engines import Ranking, SequenceTokens
 from card.engines.calibration import make_row_invariant
-from card.engines.layout import SHORT
+from card.engines.interface import RowCosts
 from card.engines.openvino import model
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.later import Exchange
 from card.engines.options import DRAFT_ROWS, EngineOptions
-from card.engines.row_costs import RowCosts
+from card.engines.sessions import SHORT
 from card.engines.warm_up import run_largest_passes
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -105,6 +105,6 @@ def test_a_cache_that_the_system_has_no_room_for_is_refused_by_its_settings(
     def no_room(*_: object, **__: object) -> NoReturn:
         raise OSError("Cannot allocate memory")
 
-    monkeypatch.setattr("card.engines.openvino.pages.mmap.mmap", no_room)
+    monkeypatch.setattr("card.engines.openvino.memory.mmap.mmap", no_room)
     with pytest.raises(EngineError, match=r"cache\.slots"):
         OpenVinoEngine.load(checkpoint, OPTIONS)

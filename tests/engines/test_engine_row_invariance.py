@@ -29,9 +29,9 @@ from transformers import LlamaConfig
 
 from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.calibration import make_row_invariant
+from card.engines.interface import BLOCK
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import Dtype, EngineOptions
-from card.engines.prefix_cache import BLOCK
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")

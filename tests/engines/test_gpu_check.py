@@ -15,8 +15,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from card.engines.torch import decoder as eager_decoder
-from card.engines.torch.attention import TileTensors, attend
 from card.engines.torch.captured.device import Devices
+from card.engines.torch.decoder import TileTensors, attend
 from gpu import command
 from gpu.checks import check_rows
 from gpu.command import app
@@ -91,7 +91,7 @@ def _ends_at_once(job: Job) -> Iterator[Found]:
 
 def test_check_of_rows_when_attention_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any) -> Tensor:
-        unmasked = replace(tile, hidden=torch.zeros_like(tile.hidden))
+        unmasked = replace(tile, hidden=dict.fromkeys(tile.hidden, torch.tensor(False)))
         return attend(query, keys, values, unmasked, *more) * 1.25
 
     monkeypatch.setattr(eager_decoder, "attend", wrong)

@@ -26,9 +26,8 @@ from torch import Tensor
 
 from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Ranking, SequenceTokens
 from card.engines.architecture import read_architecture
-from card.engines.chains import forward_one_by_one
+from card.engines.interface import BLOCK, forward_one_by_one
 from card.engines.options import EngineOptions
-from card.engines.prefix_cache import BLOCK
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.captured.kernels import finishing
 from card.engines.torch.captured.kernels.attention import attend
@@ -39,7 +38,7 @@ from card.engines.torch.captured.kernels.ranking import MOST_RANKED
 from card.engines.torch.captured.ranking import DeviceRanking
 from card.engines.torch.engine import TorchEngine
 from card.engines.torch.logits import rank
-from card.sampling import PositionNoise
+from card.speculation.drafters.growth.frontier import PositionNoise
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -189,7 +189,8 @@ def test_sampled_tokens_have_vllms_distribution_when_candidates_are_verified(
 def are_of_one_distribution(first: Counter[int], second: Counter[int]) -> bool:
     """Pearson's chi-square of two samples of one size; rare tokens share a class of at least 20."""
     table: list[list[int]] = [[0, 0]]
-    for token, _ in (first + second).most_common():
+    pooled = first + second
+    for token in sorted(pooled, key=lambda token: (pooled[token], token)):
         if sum(table[-1]) >= 20:
             table.append([0, 0])
         table[-1][0] += first[token]

@@ -8,7 +8,7 @@ import pytest
 from running_doors import MODEL, running_gateway
 from running_service import RunningService, StartService
 
-from card.engines.prefix_cache import BLOCK
+from card.engines.interface import BLOCK
 
 OPENING = "# A module of small functions, each with a docstring and its types.\n" * 6
 TURNS = [f"\n\ndef {name}(values: list[int]) -> int:\n" for name in ("one", "two", "six", "ten")]

@@ -130,7 +130,7 @@ def test_a_stop_text_that_is_a_special_token_ends_the_text(
 PARAMETERS: list[dict[str, Any]] = [
     {"n": 2, "seed": 3},
     {"n": 2, "seed": 3, "stream": True},
-    {"best_of": 2, "seed": 3, "logprobs": 1},
+    {"seed": 3, "logprobs": 1},
     {"seed": 4, "logit_bias": {"306": 3.5, "79": -5}, "extra_body": {"min_p": 0.05, "top_k": -1}},
     {"temperature": 0, "logit_bias": {"382": 4}},
     {"seed": 5, "extra_body": {"bad_words": ["self"], "stop_token_ids": [382]}},

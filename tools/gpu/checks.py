@@ -20,9 +20,9 @@ from card.decoding import TargetLoop
 from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine, SequenceTokens
 from card.engines.calibration import make_row_invariant
-from card.engines.layout import EXTENT_MULTIPLE
+from card.engines.interface import BLOCK
 from card.engines.options import Dtype, EngineOptions
-from card.engines.prefix_cache import BLOCK
+from card.engines.sessions import EXTENT_MULTIPLE
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
 from card.serving.geometry import pool_geometry

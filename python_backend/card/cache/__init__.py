@@ -39,8 +39,6 @@ from card.cache.tree import (
     ROOT,
     Candidates,
     Tree,
-    best_chain,
-    best_subtree,
     descend,
     follow,
     num_agreed,

@@ -9,7 +9,6 @@ buffer that no reader uses.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan
@@ -191,88 +190,6 @@ def descend(tree: Tree, node: int, committed: Sequence[int]) -> int | None:
         return node
     path = follow(tree.token, tree.parent, node, committed)
     return path[-1] if len(path) == len(committed) else None
-
-
-def best_chain(tree: Tree, node: int, limit: int, exponent: float = 1.0) -> Candidates:
-    """The path of at most `limit` tokens below `node` with the most expected accepted tokens.
-
-    exponent  log-probabilities times this are the tree's scores (`card.speculation.tree`)
-
-    The likeliest child of each node can lead into a short branch. The expected number of accepted
-    tokens of a path is the sum of its nodes' path probabilities, so this function maximises that.
-    """
-    below, weight = _likely_descendants(tree, node, limit)
-    value: dict[int, float] = {}
-    heir: dict[int, int] = {}
-    parent = tree.parent
-    for index, probability in zip(reversed(below), reversed(weight), strict=True):
-        total = probability + value.get(index, 0.0)
-        above = parent[index]
-        if total > value.get(above, 0.0):
-            value[above] = total
-            heir[above] = index
-    base = tree.score[node] if node != ROOT else 0.0
-    tokens: list[int] = []
-    chances: list[float] = []
-    while (child := heir.get(node)) is not None:
-        tokens.append(tree.token[child])
-        chances.append(math.exp(min(tree.score[child] - base, 0.0) / exponent))
-        node = child
-    return Candidates.chain(tokens, chances)
-
-
-def best_subtree(
-    tree: Tree, node: int, limit: int, branches: int, exponent: float = 1.0
-) -> Candidates:
-    """The likeliest connected subtree below `node`: at most `limit` nodes on `branches` paths.
-
-    exponent  as in `best_chain`
-    """
-    below, weight = _likely_descendants(tree, node, limit)
-    order = sorted(range(len(below)), key=lambda i: (-weight[i], below[i]))
-    place = {node: ROOT}
-    has_child: set[int] = set()
-    leaves = 0
-    tokens: list[int] = []
-    parents: list[int] = []
-    chances: list[float] = []
-    for i in order:
-        if len(tokens) == limit:
-            break
-        above = tree.parent[below[i]]
-        if above not in place:
-            continue
-        opens_branch = above in has_child or not tokens
-        if opens_branch and leaves == branches:
-            continue
-        leaves += opens_branch
-        has_child.add(above)
-        place[below[i]] = len(tokens)
-        tokens.append(tree.token[below[i]])
-        parents.append(place[above])
-        chances.append(weight[i] ** (1.0 / exponent))
-    return Candidates(tokens, parents, chances)
-
-
-def _likely_descendants(tree: Tree, node: int, reach: int) -> tuple[list[int], list[float]]:
-    """Nodes at most `reach` levels below `node`, in order, with their probability given `node`;
-    nodes below `LEAST_CHANCE` are left out."""
-    base = tree.score[node] if node != ROOT else 0.0
-    if not math.isfinite(base):
-        return [], []
-    parent, score, least = tree.parent, tree.score, base + math.log(LEAST_CHANCE)
-    depth = {node: 0}
-    below: list[int] = []
-    weight: list[float] = []
-    for index in range(node + 1, len(score)):
-        if score[index] < least:
-            continue
-        above_depth = depth.get(parent[index], reach)
-        if above_depth < reach:
-            depth[index] = above_depth + 1
-            below.append(index)
-            weight.append(math.exp(min(score[index] - base, 0.0)))
-    return below, weight
 
 
 def num_agreed(tokens: Sequence[int], candidates: Sequence[int]) -> int:

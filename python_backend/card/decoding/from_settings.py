@@ -8,8 +8,8 @@ from card.engines import Engine, EngineError
 from card.settings import Settings
 from card.speculation.acceptance import RULES, AcceptanceConfig, Exact
 from card.speculation.control import CHOOSES_ROWS, CONTROLLERS, ControlConfig, Controller
-from card.speculation.ngram import NgramMemory
-from card.speculation.ngram_file import NgramFileError, read_table
+from card.speculation.ngram_tables import NgramFileError, read_table
+from card.speculation.sources.ngram import NgramMemory
 
 
 def acceptance_rules(settings: Settings) -> dict[str, Exact]:

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from card.engines import Engine, EngineError
-from card.engines.row_costs import pass_cost_ms
+from card.engines.interface import pass_cost_ms
 from card.settings import Settings
 from card.speculation.drafters import DRAFTERS, DraftConfig, Drafter
 from card.speculation.drafters.growth import GROWTHS, GrowthConfig
 from card.speculation.drafters.parallel import ParallelDrafter
-from card.speculation.ngram import Followers
-from card.speculation.ngram_file import NgramFileError, read_table
+from card.speculation.ngram_tables import Followers, NgramFileError, read_table
 
 
 def make_drafters(

@@ -8,8 +8,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from card.engines.chains import forward_one_by_one
-from card.engines.interface import Engine, EngineError, Logits, Ranking, SequenceTokens
+from card.engines.interface import (
+    Engine,
+    EngineError,
+    Logits,
+    Ranking,
+    SequenceTokens,
+    forward_one_by_one,
+)
 from card.engines.vocabulary import SharedVocabulary
 
 _NEVER = np.float32(-1e30)

@@ -132,11 +132,7 @@ def check_ports(ports: Mapping[str, int], address: str = "0.0.0.0") -> str | Non
         owners[port] = option
         try:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            socket.create_server(
-                (address, port), family=family, dualstack_ipv6=address == "::"
-            ).close()
-        except ValueError:
-            return f"{option}: this machine has no IPv6, which the address {address} needs"
+            socket.create_server((address, port), family=family).close()
         except OSError as error:
             return f"{option}: {_why_not_bound(error, address, port)}"
     return None

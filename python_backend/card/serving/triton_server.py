@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from card.serving.addresses import BOTH, bracketed, for_triton_http
+from card.serving.addresses import bracketed, for_triton_http
 from card.serving.prerequisites import check_numpy, shared_libpython
 from card.settings import ObservabilitySettings, ServingSettings, Settings
 
@@ -104,22 +104,9 @@ class TritonInstall:
 
 def http_address(serving: ServingSettings) -> str:
     """What the server binds for HTTP: its own option may keep that narrower than gRPC."""
-    given = _given(serving, "http")
-    return serving.address if given is None else given.removeprefix("ipv6:")
-
-
-def relayed_ports(serving: ServingSettings) -> list[int]:
-    """Ports that the server opens on IPv4 alone and that are wanted on IPv6 too."""
-    ports = {"http": serving.http_port, "metrics": serving.metrics_port}
-    wanted = serving.address == BOTH
-    return [port for name, port in ports.items() if wanted and _given(serving, name) is None]
-
-
-def _given(serving: ServingSettings, port: str) -> str | None:
-    """The address for `http` or `metrics` that `serving.triton_arguments` name, if any."""
-    option = f"--{port}-address="
+    option = "--http-address="
     given = [a.removeprefix(option) for a in serving.triton_arguments if a.startswith(option)]
-    return given[-1] if given else None
+    return given[-1].removeprefix("ipv6:") if given else serving.address
 
 
 def find_triton(

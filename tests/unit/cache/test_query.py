@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from card.cache import ROOT, Candidates, Tree, best_chain, best_subtree, descend
+from card.cache import ROOT, Candidates, Tree, descend
+from card.speculation.sources.tree import best_chain, best_subtree
 
 LIKELY = 1e-2
 """Below this probability a candidate is not worth a row (`card.cache.tree`)."""

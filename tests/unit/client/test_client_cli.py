@@ -113,9 +113,9 @@ def test_chat_sends_the_whole_conversation_until_it_is_reset(triton: TritonDoubl
 
     assert result.exit_code == 0
     assert [text_input(request) for request in triton.requests] == [
-        "def f(",
-        "def f(x): pass\ndef g(",
-        "if a:\n    b",
+        "User: def f(\nAssistant:",
+        "User: def f(\nAssistant: x): pass\nUser: def g(\nAssistant:",
+        "User: if a:\n    b\nAssistant:",
     ]
     assert result.stdout == "x): pass\n" * 3
 
@@ -150,9 +150,8 @@ REFUSES_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('no') 
 @pytest.mark.parametrize(
     ("template", "options", "sent"),
     [
-        (CHATML, ["--raw"], "one"),
-        (CHATML, ["--user-prefix=U: "], "U: one"),
-        (None, [], "one"),
+        (None, [], "User: one\nAssistant:"),
+        (None, ["--system=Be brief."], "Be brief.\n\nUser: one\nAssistant:"),
         (CHATML, ["--system=Be brief."], f"<|im_start|>system\nBe brief.<|im_end|>\n{USER}"),
         (CHATML, ["--system="], USER),
         (REFUSES_SYSTEM + CHATML, [], USER),

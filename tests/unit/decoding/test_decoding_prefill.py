@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from one_process import OneProcess, Stream, request_of, settings_of
 
 from card.decoding.open_sessions import Prefill
-from card.engines.row_costs import CostCurve
+from card.engines.interface import CostCurve
 
 CHUNK = 64
 NOTHING_MEASURED: dict[int, float] = {}

@@ -13,8 +13,8 @@ from one_process import GREEDY, OneProcess, autoregressive, request_of, settings
 from card.cache import ROOT, SlotRequest, Tree
 from card.sampling import SamplingParameters
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
+from card.speculation.drafters.interface import GrowingTree, Nodes
 from card.speculation.pacing import PACINGS
-from card.speculation.tree import GrowingTree, Nodes
 
 MODEL = FakeModel(agreement=0.9)
 SAMPLED = SamplingParameters(temperature=0.9, seed=3)

@@ -19,7 +19,7 @@ from card.engines import Logits, SequenceTokens
 from card.sampling import SamplingParameters
 from card.speculation.drafters import DRAFTERS, DraftConfig, DraftedSession, Drafter
 from card.speculation.drafters.heads.formats import CTC, DSPARK, EAGLE3, KINDS, SPECFORMER
-from card.speculation.tree import GrowingTree, Nodes
+from card.speculation.drafters.interface import GrowingTree, Nodes
 
 PLACES = 16
 MODEL = FakeModel()

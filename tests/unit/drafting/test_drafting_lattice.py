@@ -17,7 +17,7 @@ from card.speculation.drafters.growth.lattice import (
     likeliest_paths,
     unweighed,
 )
-from card.speculation.tree import GrowingTree, Nodes, path_to
+from card.speculation.drafters.interface import GrowingTree, Nodes, path_to
 
 
 def place(**chances: float) -> list[Child]:

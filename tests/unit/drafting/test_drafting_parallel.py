@@ -13,7 +13,7 @@ from fake_engine import FakeEngine, FakeModel, fake
 from one_process import GREEDY, OneProcess, Stream, autoregressive, request_of, settings_of
 
 from card.cache import ROOT, Tree
-from card.engines.row_costs import CostCurve
+from card.engines.interface import CostCurve
 from card.sampling import SamplingParameters, gumbel
 from card.speculation.drafters.parallel import Reach
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from one_process import OneProcess, autoregressive, request_of, settings_of
 
-from card.engines.row_costs import CostCurve
+from card.engines.interface import CostCurve
 from card.speculation.drafters.draft_pass import worthwhile
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
-from card.speculation.tree import GrowingTree
+from card.speculation.drafters.interface import GrowingTree
 
 tokens = st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.engines.prefix_cache import BLOCK, PrefixCache
+from card.engines.interface import BLOCK
+from card.engines.sessions import PrefixCache
 
 SALT = b"one"
 

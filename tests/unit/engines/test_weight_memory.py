@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from card.engines.openvino.weight_memory import WeightMemory
+from card.engines.openvino.memory import WeightMemory
 
 VALUES = np.random.default_rng(0).normal(size=(300, 64)).astype(np.float32)
 

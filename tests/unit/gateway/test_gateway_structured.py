@@ -16,7 +16,6 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 OBJECT: dict[str, Any] = {"type": "object"}
-TIGHT = SCHEMA | {"x-guidance": {"whitespace_flexible": False}}
 
 
 def asked(gateway: RunningGateway) -> tuple[str | None, Any]:
@@ -44,18 +43,8 @@ def asked(gateway: RunningGateway) -> tuple[str | None, Any]:
             "json_schema",
             SCHEMA,
         ),
-        (
-            {"response_format": {"type": "json_object", "schema": SCHEMA}},
-            "json_schema",
-            SCHEMA,
-        ),
         ({"structured_outputs": {"json": SCHEMA}}, "json_schema", SCHEMA),
         ({"structured_outputs": {"json_object": True}}, "json_schema", OBJECT),
-        (
-            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
-            "json_schema",
-            TIGHT,
-        ),
         ({"structured_outputs": {"regex": "a+"}}, "regex", "a+"),
         ({"structured_outputs": {"choice": ["é", "b"]}}, "choice", ["é", "b"]),
         ({"structured_outputs": {"grammar": 'root ::= "a"'}}, "ebnf_grammar", 'root ::= "a"'),
@@ -63,10 +52,6 @@ def asked(gateway: RunningGateway) -> tuple[str | None, Any]:
         ({"guided_regex": "a+", "guided_decoding_backend": "outlines"}, "regex", "a+"),
         ({"guided_choice": ["a", "b"]}, "choice", ["a", "b"]),
         ({"guided_grammar": 'start: "a"'}, "ebnf_grammar", 'start: "a"'),
-        ({"nvext": {"guided_json": SCHEMA}}, "json_schema", SCHEMA),
-        ({"nvext": {"guided_regex": "a+", "top_k": 2}}, "regex", "a+"),
-        ({"nvext": {"guided_choice": ["a", "b"]}}, "choice", ["a", "b"]),
-        ({"nvext": {"guided_grammar": 'start: "a"'}}, "ebnf_grammar", 'start: "a"'),
         ({"guided_choice": [], "structured_outputs": {"choice": [], "regex": ""}}, None, None),
     ],
 )
@@ -132,10 +117,9 @@ def test_a_schema_beside_tools_is_told_of_its_field(gateway: RunningGateway) -> 
     [
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-        ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
-        ({"guided_regex": "a", "nvext": {"guided_choice": ["b"]}}, "nvext.guided_choice"),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
     ],
 )

@@ -11,11 +11,11 @@ from machines import MACHINES, written_ms
 from simulated_machine import SimulatedMachine
 
 from card.cache import ROOT, Candidates
-from card.engines.row_costs import CostCurve
+from card.engines.interface import CostCurve
 from card.sampling import SamplingParameters
-from card.speculation.control import CONTROLLERS, ControlConfig, Outcome
-from card.speculation.control.costs import FORGOTTEN, PassCosts
-from card.speculation.control.ways import BOUND, LONGEST_GAP, Choice, Way
+from card.speculation.acceptance import Outcome
+from card.speculation.control import CONTROLLERS, ControlConfig
+from card.speculation.control.measured import BOUND, FORGOTTEN, LONGEST_GAP, Choice, PassCosts, Way
 
 USELESS, ORDINARY, GOOD = 0.0, 0.6, 0.9
 

@@ -25,15 +25,16 @@ from real_pair import PAIR
 from card.cache import NO_SALT, ROOT, SALT_BYTES, Candidates, SlotRequest
 from card.engines.vocabulary import vocabulary_size
 from card.settings import REPOSITORY_ROOT, Settings
-from card.speculation.ngram import (
+from card.speculation.ngram_tables import (
     LONGEST_CONTEXT,
     MOST_FOLLOWERS,
-    MOST_TABLES,
     FollowerTable,
-    NgramMemory,
-    NgramProposer,
+    NgramFileError,
+    read_table,
+    table_of,
+    write_table,
 )
-from card.speculation.ngram_file import NgramFileError, read_table, table_of, write_table
+from card.speculation.sources.ngram import MOST_TABLES, NgramMemory, NgramProposer
 from model_files import model_files_of
 from training.ngram_table import texts_of
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from card.cache import ROOT, Tree
-from card.speculation.tree import ranked_below, sharpened
+from card.speculation.sources.tree import ranked_below, sharpened
 
 rows = st.lists(st.floats(-6, 6), min_size=2, max_size=40).map(
     lambda logits: np.array(sorted(logits, reverse=True))

@@ -28,8 +28,8 @@ from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension
 
 from card.engines.architecture import Architecture
+from card.engines.openvino.memory import PageMemory
 from card.engines.openvino.nodes import Node, integer, integers, real
-from card.engines.openvino.pages import PageMemory
 
 
 class PagedAttention:

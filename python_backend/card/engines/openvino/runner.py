@@ -20,9 +20,9 @@ from card.engines.interface import (
     own_rows,
     wanted_rows,
 )
-from card.engines.layout import PagedPass
-from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.decoder import most_ranked
+from card.engines.openvino.graph import CompiledDecoder
+from card.engines.openvino.pages import PagedPass
 
 _REAL_INPUTS = frozenset({"temperature", "noise"})
 """Inputs of float32; all others are int32."""
@@ -126,6 +126,7 @@ class Runner:
         self._index_of = cache(decoder.index_of)
         self._pages_of_lane = pages_of_lane
         self._ids = ids
+        self._most_ranked = most_ranked(ids) if ids else 0
         self._only_ranks, self._taps = only_ranks, taps
         self._inputs = Inputs(self._request)
 
@@ -179,7 +180,7 @@ class Runner:
         """Write temperature and noise; rows without a ranking get neutral values."""
         asked = [rows.ranking or _NO_RANKING for rows in batch]
         array = self._inputs.array
-        array("count")[...] = min(max(r.count for r in asked), most_ranked(ids))
+        array("count")[...] = min(max(r.count for r in asked), self._most_ranked)
         first = asked[0].temperature
         if all(ranking.noise is None and ranking.temperature == first for ranking in asked):
             array("temperature", 1, 1)[...] = first

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from card.engines.checkpoints import GroupedMatrix, JoinedMatrix, Matrix, in_bytes, stacked
+from card.engines.openvino.memory import WeightMemory
 from card.engines.openvino.nodes import Node, integers
-from card.engines.openvino.weight_memory import WeightMemory
 
 
 class WeightFormat(Protocol):

@@ -1,8 +1,22 @@
-"""The eager decoder: one pass over rows of many sessions, operator by operator."""
+"""The eager decoder: one pass over rows of many sessions, operator by operator.
+
+A row's result depends only on that row's own keys, bit for bit. A stock fused kernel sums in an
+order that follows the shapes of the pass. Here every sum of attention runs in the order of absolute
+position, whatever the number of rows or of masked places behind:
+
+- bfloat16: oneDNN's products add along the summed dimension one after another, so masked places,
+  which weigh exactly zero, change nothing;
+- float32: the BLAS splits long sums by size, so values are summed in fixed blocks of positions.
+
+`calibration.check_row_invariance` proves it on the machine when an engine is loaded. Weights are
+packed once for oneDNN, which halves a small model's step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,31 +25,145 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.architecture import Architecture
-from card.engines.layout import PathPass, path_tiles, rounded_up
 from card.engines.options import MAX_PASS_ROWS
 from card.engines.positions import RopeScaling
+from card.engines.processor import multiplies_in_tiles
 from card.engines.rotary import rotary_tables
-from card.engines.torch.attention import TileTensors, attend
-from card.engines.torch.linear import Linear
+from card.engines.sessions import EXTENT_MULTIPLE, rounded_up
+from card.engines.torch.paths import PathPass, PathTile, path_tiles
 from card.engines.torch.weights import LayerWeights, Weights
+
+_PACK_FOR_ROWS = 8
+"""Row count that oneDNN optimises the packed order for; results do not depend on it."""
+
+_MOST_ROWS_BESIDE_TILES = 32
+"""Rows of a bfloat16 product where the processor has tiles too: oneDNN takes these for more, and
+they add up in another order."""
+
+
+# Looked up once: resolving an overload costs as much as a small product.
+_apply = torch.ops.mkldnn._linear_pointwise.default
+
+
+class Linear:
+    """``y = x W^T + b`` with W [outputs, inputs] packed."""
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None = None, in_tiles: bool | None = None
+    ) -> None:
+        """`in_tiles`: whether the processor multiplies bfloat16 so; None: as this one does."""
+        self._bias = bias
+        in_tiles = multiplies_in_tiles() if in_tiles is None else in_tiles
+        beside_tiles = in_tiles and weight.dtype is torch.bfloat16
+        self._most_rows = _MOST_ROWS_BESIDE_TILES if beside_tiles else sys.maxsize
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """[rows, inputs] -> [rows, outputs]."""
+        if len(inputs) > self._most_rows:
+            return torch.cat([self(part) for part in torch.split(inputs, self._most_rows)])
+        return _apply(  # type: ignore[no-any-return]
+            inputs, self._weight, self._bias, "none", [], ""
+        )
+
+
+BLOCK = 64
+"""Positions of a partial sum in float32; the positions that a row reads are a multiple."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileTensors:
+    """Rows along one path as tensors, made once for each pass and used by every layer.
+
+    lane    of the KV cache
+    rows    [rows] int64, the rows of the pass; the last one repeated as padding
+    places  [extent] int64, the place of each position; behind the path, its last place repeated
+    hidden  [rows, 1, extent] bool, positions that a row does not see, by the size of its window
+            (None: no window)
+    """
+
+    lane: int
+    rows: Tensor
+    places: Tensor
+    hidden: Mapping[int | None, Tensor]
+
+    @classmethod
+    def of(cls, tile: PathTile, row_multiple: int, windows: Iterable[int] = ()) -> TileTensors:
+        session, count, path = tile.session, len(tile.rows), tile.path
+        last = session.start + len(path)
+        padding = (0, rounded_up(count, row_multiple) - count)
+        own = np.pad(np.arange(last - count, last), padding, "edge")[:, None]
+        rows = np.pad(tile.base + np.array(tile.rows), padding, "edge")
+        places = np.concatenate([np.arange(session.start), path])
+        places = np.pad(places, (0, rounded_up(last, EXTENT_MULTIPLE) - last), "edge")
+        positions = np.arange(len(places))
+        masks = {None: positions > own}
+        masks |= {window: masks[None] | (positions <= own - window) for window in windows}
+        return cls(
+            lane=session.lane,
+            rows=torch.from_numpy(rows),
+            places=torch.from_numpy(places),
+            hidden={window: torch.from_numpy(mask[:, None]) for window, mask in masks.items()},
+        )
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    tile: TileTensors,
+    scale: float | None = None,
+    window: int | None = None,
+) -> Tensor:
+    """[pass rows, heads, head_size] queries -> [rows of the tile, heads * head_size].
+
+    keys, values  [kv_heads, places, head_size] of the lane
+    scale         of the scores; None: one over the root of the size of a head
+    """
+    kv_heads, rows = len(keys), len(tile.rows)
+    heads, size = query.shape[1], query.shape[2]
+    share = heads // kv_heads
+    by_head = query.index_select(0, tile.rows).view(rows, kv_heads, share, size).transpose(0, 1)
+    scaled = by_head * (size**-0.5 if scale is None else scale)
+    seen_keys = keys.index_select(1, tile.places).transpose(1, 2)
+    scores = torch.bmm(scaled.reshape(kv_heads, rows * share, size), seen_keys)
+    # Written over, not added to: what is hidden may be infinite, or not a number.
+    by_row = scores.view(kv_heads, rows, share, len(tile.places))
+    by_row.masked_fill_(tile.hidden[window], float("-inf"))
+    mixed = _mix(torch.softmax(scores, dim=-1), values.index_select(1, tile.places))
+    by_rows = mixed.view(kv_heads, rows, share * size).transpose(0, 1)
+    return by_rows.reshape(rows, heads * size)
+
+
+def _mix(weights: Tensor, values: Tensor) -> Tensor:
+    """[kv_heads, rows, places] x [kv_heads, places, size] summed in the order of places."""
+    if weights.dtype is not torch.float32:
+        return torch.bmm(weights, values)
+    heads, rows, places = weights.shape
+    blocks = places // BLOCK
+    partial = torch.bmm(
+        weights.view(heads, rows, blocks, BLOCK).transpose(1, 2).reshape(-1, rows, BLOCK),
+        values.reshape(-1, BLOCK, values.shape[-1]),
+    )
+    by_block = partial.view(heads, blocks, rows, -1).unbind(1)
+    # One after another: `sum` orders its additions by the shape of what it sums.
+    total = by_block[0].clone()
+    for block in by_block[1:]:
+        total += block
+    return total
 
 
 class KeyValueCache:
     """Keys and values of every layer, zero at first.
 
-    keys    per layer [lanes, kv_heads, head_size, places]: transposed, as the score product reads
-            them
-    values  per layer [lanes, kv_heads, places, head_size]
+    entries  [2, layers, lanes, kv_heads, places, head_size]: keys, then values
 
     A place of no confirmed entry may hold any keys and any finite values: masks hide it.
     """
 
-    def __init__(
-        self, architecture: Architecture, lanes: int, places: int, dtype: torch.dtype
-    ) -> None:
-        a = architecture
-        self.keys = torch.zeros(a.layers, lanes, a.kv_heads, a.head_size, places, dtype=dtype)
-        self.values = torch.zeros(a.layers, lanes, a.kv_heads, places, a.head_size, dtype=dtype)
+    def __init__(self, a: Architecture, lanes: int, places: int, dtype: torch.dtype) -> None:
+        shape = (2, a.layers, lanes, a.kv_heads, places, a.head_size)
+        self.entries = torch.zeros(shape, dtype=dtype)
 
     def write(self, layer: int, this: PathPass, keys: Tensor, values: Tensor) -> None:
         """Store the rows' keys and values [rows, kv_heads, head_size] of a layer.
@@ -45,29 +173,26 @@ class KeyValueCache:
         key as NaN: only the rows that see the place get NaN.
         """
         # `isfinite` and `where` take three times as long.
-        keys = keys + (values - values)
-        values = torch.nan_to_num(values, 0.0, 0.0, 0.0)
+        both = torch.stack([keys + (values - values), torch.nan_to_num(values, 0.0, 0.0, 0.0)])
         base = 0
         for session in this.sessions:
-            rows = slice(base, base + len(session.depths))
-            at = slice(session.stored, session.stored + len(session.depths))
-            self.keys[layer, session.lane, :, :, at] = keys[rows].permute(1, 2, 0)
-            self.values[layer, session.lane, :, at] = values[rows].transpose(0, 1)
-            base = rows.stop
+            count = len(session.depths)
+            at = slice(session.stored, session.stored + count)
+            rows = both[:, base : base + count]
+            self.entries[:, layer, session.lane, :, at] = rows.transpose(1, 2)
+            base += count
 
     @torch.inference_mode()
     def copy(self, source: int, start: int, stop: int, lane: int, to: int) -> None:
         """Copy places [start, stop) of lane `source` to `lane`, from place `to` on."""
-        end = to + stop - start
-        self.keys[:, lane, :, :, to:end] = self.keys[:, source, :, :, start:stop].clone()
-        self.values[:, lane, :, to:end] = self.values[:, source, :, start:stop].clone()
+        moved = self.entries[:, :, source, :, start:stop].clone()
+        self.entries[:, :, lane, :, to : to + stop - start] = moved
 
     @torch.inference_mode()
     def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
         """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
-        moved, stop = torch.from_numpy(start + sources), start + len(sources)
-        self.keys[:, lane, :, :, start:stop] = self.keys[:, lane].index_select(3, moved)
-        self.values[:, lane, :, start:stop] = self.values[:, lane].index_select(2, moved)
+        moved = self.entries[:, :, lane].index_select(3, torch.from_numpy(start + sources))
+        self.entries[:, :, lane, :, start : start + len(sources)] = moved
 
 
 def rms_norm(states: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -165,11 +290,8 @@ class Decoder:
 
     def _added(self, linear: Linear, states: Tensor, hidden: Tensor, norm: Tensor | None) -> Tensor:
         """The residual stream with the output of attention or of the network."""
-        scale = self.architecture.residual_scale
-        if norm is None and scale == 1:
-            return linear.plus(states, hidden)
         output = normed(linear(states), norm, self.architecture.norm_epsilon)
-        return hidden + _times(output, scale)
+        return hidden + _times(output, self.architecture.residual_scale)
 
     def _gated(self, states: Tensor) -> Tensor:
         """[rows, intermediate] of gate and up, or of what has no gate."""
@@ -194,21 +316,17 @@ class Decoder:
         states = layer.query_key_value(inputs).view(-1, a.heads + 2 * a.kv_heads, a.head_size)
         rotated = states[:, : a.heads + a.kv_heads]
         if layer.query_norm is not None and layer.key_norm is not None:
-            rotated = torch.cat(
-                [
-                    self._normed_heads(rotated[:, : a.heads], layer.query_norm),
-                    self._normed_heads(rotated[:, a.heads :], layer.key_norm),
-                ],
-                dim=1,
-            )
+            query, keys = rotated.split([a.heads, a.kv_heads], dim=1)
+            query = self._normed_heads(query, layer.query_norm)
+            rotated = torch.cat([query, self._normed_heads(keys, layer.key_norm)], dim=1)
         if place.rope is not None:
             rotated = rotate(rotated, *turns[place.rope])
         query, keys = rotated[:, : a.heads], rotated[:, a.heads :]
         kv.write(index, this, keys, states[:, a.heads + a.kv_heads :])
         mixed = torch.zeros(len(hidden), a.heads * a.head_size, dtype=hidden.dtype)
         for tile in tiles:
-            keys, values = kv.keys[index, tile.lane], kv.values[index, tile.lane]
-            mixed[tile.rows] = attend(query, keys, values, tile, a.score_scale, place.window)
+            seen = kv.entries[:, index, tile.lane]
+            mixed[tile.rows] = attend(query, *seen, tile, a.score_scale, place.window)
         return mixed
 
     def _normed_heads(self, heads: Tensor, weight: Tensor) -> Tensor:

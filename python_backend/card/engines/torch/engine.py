@@ -9,20 +9,12 @@ import torch
 
 from card.engines.architecture import read_architecture
 from card.engines.interface import EngineError, Logits, SequenceTokens, own_rows, wanted_rows
-from card.engines.layout import PathLayout
-from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
+from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions, check_context, taps_of
 from card.engines.processor import packs_bfloat16, resolve_dtype
-from card.engines.sessions import (
-    SessionEngine,
-    check_context,
-    kept_lanes,
-    lane_places,
-    most_pending,
-    taps_of,
-)
-from card.engines.torch.decoder import Decoder, KeyValueCache
-from card.engines.torch.linear import Linear
+from card.engines.sessions import SessionEngine, kept_lanes, lane_places, most_pending
+from card.engines.torch.decoder import Decoder, KeyValueCache, Linear
 from card.engines.torch.logits import TensorLogits
+from card.engines.torch.paths import PathLayout
 from card.engines.torch.weights import load_weights
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}

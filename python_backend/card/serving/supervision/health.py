@@ -32,7 +32,6 @@ from prometheus_client.core import GaugeMetricFamily as Gauge
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from card.serving.addresses import BOTH
 from card.serving.supervision.states import EXPENDABLE, STUBS
 
 log = logging.getLogger(__name__)
@@ -205,9 +204,6 @@ class _Server(ThreadingHTTPServer):
             log.exception("a request of the health port failed")
 
     def server_bind(self) -> None:
-        if self.address_family is socket.AF_INET6:
-            alone = self.server_address[0] != BOTH
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, alone)
         # HTTPServer would ask the resolver for this host's name, which may take seconds.
         socketserver.TCPServer.server_bind(self)
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from card.cache import ENGINES, EngineState, SlotState
 from card.engines.calibration_cache import CALIBRATION_CACHE_VARIABLE
-from card.serving.addresses import Relay
 from card.serving.found_pool import FoundPool
 from card.serving.geometry import pool_geometry
 from card.serving.model_files import as_protobuf_text
@@ -32,7 +31,7 @@ from card.serving.supervision.watch import (
     Sight,
     Starvation,
 )
-from card.serving.triton_server import TritonInstall, http_address, relayed_ports
+from card.serving.triton_server import TritonInstall, http_address
 from card.settings import (
     SETTINGS_VARIABLE,
     Settings,
@@ -99,9 +98,6 @@ class RunningService:
             SETTINGS_VARIABLE: str(run_directory.settings),
         }
         with ExitStack() as started:
-            self._relay = Relay(ports) if (ports := relayed_ports(serving)) else None
-            if self._relay is not None:
-                started.callback(self._relay.close)
             self.server = start_server(command, environment, run_directory.region_prefix)
             started.callback(self.server.kill)
             self.guard = start_guard(settings, socket) if serving.guard else None
@@ -273,8 +269,6 @@ class RunningService:
             end.callback(self.server.kill)
             if self.guard is not None:
                 end.callback(self.guard.close)
-            if self._relay is not None:
-                end.callback(self._relay.close)
 
     def _close_pool(self) -> None:
         with self._pool_lock:

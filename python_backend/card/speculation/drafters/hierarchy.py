@@ -15,17 +15,20 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from card.engines import Engine, Logits, SequenceTokens
-from card.sampling import PositionNoise
-from card.speculation.drafters.growth.frontier import noise_for, ranked_children, ranking_of
-from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
+from card.speculation.drafters.growth.frontier import (
+    PositionNoise,
+    noise_for,
+    ranked_children,
+    ranking_of,
+)
+from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model, Nodes, ReRoot
 from card.speculation.drafters.tree import (
     DraftPlan,
     TreeDrafter,
     close_and_keep,
     open_behind_kept,
 )
-from card.speculation.ngram import NgramProposer
-from card.speculation.tree import Nodes, ReRoot
+from card.speculation.sources.ngram import NgramProposer
 
 
 class HierarchyDrafter(TreeDrafter):

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines import SequenceTokens
-from card.engines.row_costs import RowCosts
+from card.engines.interface import RowCosts
 from card.loading import Examination, load_engine
 from card.settings import load_settings
 from tensorrt_llm.llmapi import SamplingParams, TorchLlmArgs
