@@ -61,7 +61,7 @@ class _Asked:
     passes: int = 0
 
 
-def runs(pid: int) -> bool:
+def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -73,14 +73,10 @@ class CandidateLookup:
     """Attaches to the pool when first asked, and again whenever the pool is another."""
 
     def __init__(
-        self,
-        settings: LookupSettings,
-        clock: Callable[[], float] = time.monotonic,
-        runs: Callable[[int], bool] = runs,
+        self, settings: LookupSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._runs = runs
         self._pool: Pool | None = None
         self._bindings: Bindings | None = None
         self._sessions: dict[int, _Asked] = {}
@@ -117,7 +113,7 @@ class CandidateLookup:
         then another process decodes its sessions."""
         if self._bindings is not None and not self._bindings.is_current:
             self._detach()
-        if not self._runs(self._settings.owner_pid):
+        if not _runs(self._settings.owner_pid):
             return None
         if self._bindings is None:
             self._attach()
@@ -188,8 +184,8 @@ class CandidateLookup:
 
 
 def _is_text_of(session: TargetSession, tokens: list[int]) -> bool:
-    """Whether the request is the session's, whatever the table says: its tokens go on behind those
-    of the pass before, and it has not all of them."""
+    """Whether the tokens of a request are the session's text: they go on behind those of the pass
+    before, and there is room for more."""
     known, request = len(session.history), session.request
     most = len(request.prompt) + request.max_tokens
     return known <= len(tokens) < most and tokens[known - 1] == session.history.tokens[-1]

@@ -52,16 +52,17 @@ class TensorRTTargetLoop:
         self._bindings = Bindings.create(pool)
         self._sessions: dict[int, _Served] = {}
         self._tasks = SessionTasks(runtime, settings.target.tensorrt_llm.stall_timeout_s)
-        # Makes the hook run, so that it attaches before the first session comes.
+        # Shows that the engine gives tokens; the hook attaches before the first session comes.
         self._tasks.probe()
 
     @property
     def is_idle(self) -> bool:
-        """Never: what the runtime does is looked after at every step."""
+        """Always false: each step looks at what the runtime does."""
         return False
 
     def step(self) -> bool:
-        """Take up what was opened and let go of what was closed; whether there was anything."""
+        """Request texts of slots that were opened, and end those of slots that were closed. Returns
+        whether a slot changed."""
         self._tasks.check()
         if not self._watch.look():
             return False
@@ -69,7 +70,7 @@ class TensorRTTargetLoop:
         return True
 
     def abandon(self) -> None:
-        """The pool is another: end every request without a word."""
+        """The pool is another: end every request."""
 
         def abort() -> None:
             for served in self._sessions.values():
@@ -171,8 +172,8 @@ class TensorRTTarget:
 def _log_probabilities(completion: Any, known: int) -> list[float]:
     """Of the tokens behind the first `known`; nothing if they were not asked for.
 
-    Only greedy requests may ask for them (`support.obstacles`), so the token is the likeliest one;
-    of two equally likely ids the runtime may have listed the other.
+    Only greedy requests may ask for them (`TensorRTRules`), so the token is the likeliest one. The
+    runtime may have listed another id that is as likely.
     """
     found = []
     entries = (completion.logprobs or [])[known:]
