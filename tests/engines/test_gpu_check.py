@@ -21,7 +21,7 @@ from gpu import command
 from gpu.checks import check_rows
 from gpu.command import app
 from gpu.models import TINY, Pair
-from gpu.phases import PHASES, USUAL, Job
+from gpu.phases import PHASES, Job
 from gpu.report import Found
 
 DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
@@ -59,7 +59,7 @@ def test_check_on_a_processor_runs_every_phase_and_writes_its_findings(tmp_path:
     (file,) = tmp_path.iterdir()
     written = json.loads(file.read_text())
     assert written["verdict"] == lines[-1]
-    assert [phase["name"] for phase in written["phases"]] == list(USUAL)
+    assert [phase["name"] for phase in written["phases"]] == list(PHASES)
     (pair,) = written["speeds"]
     assert "asked 0.8" in pair
     assert [step["rows"] for step in written["steps"][pair]] == [1, 8, 32, 64] * 2
@@ -78,11 +78,11 @@ def test_limits_when_the_processor_is_slow_are_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "slowness", lambda device: 3.0)
-    monkeypatch.setitem(PHASES, "steps", _ends_at_once)
-    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps"])
-    assert "steps: begins, for at most 720 s" in result.output
-    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--limit-s", "50"])
-    assert "steps: begins, for at most 50 s" in result.output
+    monkeypatch.setitem(PHASES, "8b", _ends_at_once)
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "8b"])
+    assert "8b: begins, for at most 720 s" in result.output
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "8b", "--limit-s", "50"])
+    assert "8b: begins, for at most 50 s" in result.output
 
 
 def _ends_at_once(job: Job) -> Iterator[Found]:

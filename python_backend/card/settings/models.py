@@ -117,9 +117,6 @@ class TensorRTSettings(Section):
         32, ge=8, le=128, description="Positions of a KV block; a power of two."
     )
     kv_reuse: bool = Field(True, description="Requests share KV of a common prefix.")
-    quantization: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] = Field(
-        "auto", description="What hf_quant_config.json must say, such as fp8; none; auto."
-    )
     chunked_prefill: bool = Field(True, description="Long prompts take several passes.")
     batch_tokens: int = Field(8192, ge=64, le=1 << 20, description="Tokens of one pass.")
     cuda_graphs: bool = Field(True, description="Passes are captured as CUDA graphs.")
