@@ -25,7 +25,14 @@ SERVED = (
     *(REPOSITORY_ROOT / "gateway/card_guard", REPOSITORY_ROOT / "client/card_client"),
 )
 """The packages of ours in a server's image."""
-ELSEWHERE = {"tensorrt_llm", "mpi4py", "vllm", "triton", "triton_python_backend_utils"} | {
+ELSEWHERE = {
+    "tensorrt_llm",
+    "packaging",
+    "mpi4py",
+    "vllm",
+    "triton",
+    "triton_python_backend_utils",
+} | {
     "openvino",  # an engine for processors
     "transformers",  # of the client's extra `edge`
 }
