@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import SimpleNamespace
 
 import pytest
 from told_clock import ToldClock
 
 from card.serving.supervision.startup import StartError, Startup
-from card.serving.supervision.states import CARD, DRAFT, STUBS, TARGET
+from card.serving.supervision.states import DRAFT, STUBS, TARGET
 from card.serving.supervision.watch import ProcessState
 
 
@@ -18,18 +17,14 @@ class FakeServer:
         self.state = ProcessState.RUNNING
         self.code = 1
         self.ending = "exit code 1"
-        self.unseen: list[str] = []
-        self.seen: list[str] = []
-        self.stub_state = ProcessState.GONE
+        self.seen: list[str] = [*STUBS]
+        self.stub_state = ProcessState.RUNNING
 
     def stub(self, model: str) -> SimpleNamespace | None:
         """A process, if one was seen."""
         process = SimpleNamespace(pid=STUBS.index(model))
         found = SimpleNamespace(state=self.stub_state, process=process)
         return found if model in self.seen else None
-
-    def died_unseen(self, models: Iterable[str]) -> list[str]:
-        return self.unseen
 
 
 class FakeService:
@@ -84,7 +79,6 @@ def test_time_that_an_engine_waits_for_a_processor_is_no_part_of_its_start(
     starved_s = {STUBS.index(DRAFT): 1.0, STUBS.index(TARGET): 20.0}
     told = SimpleNamespace(of=lambda pid, silence_s: starved_s[pid])
     startup = Startup(service, 5.0, clock, lambda: told)  # type: ignore[arg-type, return-value]
-    service.server.seen, service.server.stub_state = [CARD, DRAFT, TARGET], ProcessState.RUNNING
     clock.now_s = 24.9
     startup.check()
     clock.now_s = 25.1
