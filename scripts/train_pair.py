@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Train a draft model and a target model: `tools/training/command.py`."""
+"""Train drafts and heads for a target: `tools/training/command.py`."""
 
 import sys
 from pathlib import Path

@@ -74,8 +74,6 @@ SHAPES = {
     "tiny": PairShape(64, 160, 4, 2, 16, 6, 2, 8192, 512, 1e4),
     # The layers of Llama 3.1 8B; a pass of the draft reads 1.2 billion weights.
     "1b-8b": PairShape(4096, 14336, 32, 8, 128, 32, 3, 128256, 8192, 5e5),
-    # The layers of Qwen2.5 32B without its biases; a pass of the draft reads 3.2 billion weights.
-    "3b-32b": PairShape(5120, 27648, 40, 8, 128, 64, 5, 152064, 8192, 1e6),
 }
 
 

@@ -27,7 +27,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from card.engines.row_costs import pass_cost_ms
+from card.engines.interface import pass_cost_ms
 from card.speculation.control.interface import CONTENTION
 
 AGREEMENTS = (0.6, 0.75, 0.9)

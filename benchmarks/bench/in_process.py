@@ -27,11 +27,11 @@ from card.cache import CardSlot, EngineState, Finish, Pool, SlotRequest
 from card.decoding import TargetLoop, TargetTimes
 from card.drafting import DraftLoop, make_drafters
 from card.engines.calibration import ConfigurableEngine
-from card.engines.row_costs import CostCurve, chain_tokens
+from card.engines.interface import CostCurve, chain_tokens
 from card.sampling import SamplingParameters
 from card.serving.geometry import pool_geometry
 from card.settings import Settings
-from card.speculation.control.ways import AGREEMENT
+from card.speculation.control.measured import AGREEMENT
 from card.speculation.pacing import PACINGS
 from card.text import Detokenizer
 

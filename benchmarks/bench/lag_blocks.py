@@ -14,7 +14,7 @@ from card.engines import Engine, SequenceTokens
 from card.sampling import SamplingParameters
 from card.settings import Settings
 from card.speculation.drafters import DRAFTERS, DraftedSession, Drafter
-from card.speculation.tree import GrowingTree
+from card.speculation.drafters.interface import GrowingTree
 
 _CHUNK = 64
 _NODES = 512

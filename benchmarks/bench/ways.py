@@ -21,8 +21,8 @@ from bench.measurement import Task
 from bench.prompts import check_room, read_prompts
 from bench.runner import clock_of
 from card.cache import STEPS_KEPT
+from card.cache.header import Record
 from card.cache.reports import Step, read_steps
-from card.cache.request import Record
 from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
 from card.speculation.pacing import PLAIN

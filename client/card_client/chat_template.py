@@ -45,6 +45,7 @@ class ChatTemplate:
     leading_token  text of the token that the server's tokenizer puts before every prompt by
                    itself; "" if there is none
     knows_tools    the template writes down the tools that it is given
+    is_own         the model's files have the template
     problem        why the template cannot be used at all; "" if it can
     """
 
@@ -53,6 +54,7 @@ class ChatTemplate:
     stop_words: tuple[str, ...] = ()
     leading_token: str = ""
     knows_tools: bool = False
+    is_own: bool = True
     problem: str = ""
 
     @classmethod
@@ -70,12 +72,12 @@ class ChatTemplate:
     @classmethod
     def plain(cls) -> ChatTemplate:
         """For a model that brings none: a transcript that a base model can continue."""
-        return cls(_PLAIN, {}, _PLAIN_STOPS)
+        return cls(_PLAIN, {}, _PLAIN_STOPS, is_own=False)
 
     @classmethod
     def unusable(cls, problem: str) -> ChatTemplate:
         """In place of a template that cannot be used: it refuses every conversation."""
-        return cls("", {}, problem=problem)
+        return cls("", {}, is_own=False, problem=problem)
 
     def render(
         self,

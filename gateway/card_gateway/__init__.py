@@ -5,7 +5,7 @@
 `layers`     names each request, and decides which requests are answered
 `protocol`   HTTP with bounds on connections
 `routes`     the routes that generate text
-`operations` the routes for operators and routers: metrics, version
+`operations` the routes for operators: metrics, version, tokens of a text
 `reading`    the body of a request, read and checked beside the event loop
 `limits`     how much a request may hold, and what is not offered
 `sampling`   the fields of all requests for text, and the request to Triton

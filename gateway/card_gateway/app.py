@@ -42,6 +42,8 @@ def create_app(gateway: Gateway) -> FastAPI:
         ("/v1/completions", routes.complete),
         ("/v1/chat/completions", routes.chat),
         ("/v1/responses", routes.respond),
+        ("/tokenize", operations.tokenize),
+        ("/detokenize", operations.detokenize),
     ):
         app.add_api_route(path, route, methods=["POST"], response_model=None)
     for path, read in (
@@ -53,6 +55,7 @@ def create_app(gateway: Gateway) -> FastAPI:
         ("/get_server_info", operations.server_info),
         ("/model_info", operations.model_info),
         ("/get_model_info", operations.model_info),
+        ("/tokenizer_info", operations.tokenizer_info),
         ("/metrics", operations.metrics),
     ):
         app.add_api_route(path, read, methods=["GET", "HEAD"])

@@ -46,6 +46,7 @@ class CompletionBody(SamplingBody):
     max_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MOST_ALTERNATIVES)] | Literal[False] | None = None
     echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> CompletionBody:
@@ -55,6 +56,10 @@ class CompletionBody(SamplingBody):
         self._check_amount(len(self.prompts), DEFAULT_COMPLETION_TOKENS)
         if self.max_tokens == 0 and not self.echo:
             raise refused("max_tokens", "max_tokens is 0; it must be at least 1, or echo be true")
+        if self.candidates < self.answers:
+            raise refused("best_of", f"best_of is {self.best_of}; it must be at least n")
+        if self.candidates > self.answers and self.stream:
+            raise refused("best_of", "best_of chooses among whole texts; it must be n in a stream")
         return self
 
     @property
@@ -62,6 +67,10 @@ class CompletionBody(SamplingBody):
         """Each as text or as tokens."""
         found: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
         return [found] if found and isinstance(found[0], int) else found
+
+    @property
+    def candidates(self) -> int:
+        return self.best_of or self.answers
 
     @property
     def wants_log_probs(self) -> bool:
@@ -86,7 +95,12 @@ class CompletionBody(SamplingBody):
     def generate_request(self, prompt: str | list[int]) -> GenerateRequest:
         limit = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
         request = self.to_triton(prompt, max_tokens=max(limit, 1))
-        return replace(request, return_prompt_log_probs=bool(self.echo) and self.wants_log_probs)
+        return replace(
+            request,
+            # `best_of` compares by them.
+            return_log_probs=self.wants_log_probs or self.candidates > self.answers,
+            return_prompt_log_probs=bool(self.echo) and self.wants_log_probs,
+        )
 
 
 class ChatBody(SamplingBody):

@@ -38,9 +38,12 @@ class ScoredToken:
 def read_details(text: str | None) -> dict[str, Any]:
     """What the output `details` of one response tells, as fields of `Piece`."""
     told = json.loads(text or "{}")
+    speculation = told.get("speculation", {})
     return {
         "prompt": tuple(map(ScoredToken.of, told.get("prompt", ()))),
         "tokens": tuple(map(ScoredToken.of, told.get("tokens", ()))),
+        "drafts": speculation.get("drafts", 0),
+        "accepted_at": tuple(speculation.get("accepted_at", ())),
         "cached_tokens": told.get("cached_tokens", 0),
         "trace": tuple(told.get("trace", ())),
     }
@@ -66,7 +69,10 @@ class Piece:
     tokens         those of this piece; empty unless log-probabilities are asked for
     parts          text and calls that are certain now; empty unless functions may be called
     trace          events of speculation; empty unless asked for
-    cached_tokens  prompt tokens with reused KV, known behind the text's end
+    drafts         target passes that verified candidates; this and what follows is known behind the
+                   text's end
+    accepted_at    candidates accepted by their place behind the text
+    cached_tokens  prompt tokens with reused KV
     """
 
     text: str = ""
@@ -81,6 +87,8 @@ class Piece:
     prompt: tuple[ScoredToken, ...] = ()
     tokens: tuple[ScoredToken, ...] = ()
     trace: tuple[dict[str, Any], ...] = ()
+    drafts: int = 0
+    accepted_at: tuple[int, ...] = ()
     cached_tokens: int = 0
     parts: tuple[Part, ...] = ()
 
@@ -244,3 +252,20 @@ async def side_by_side(texts: Sequence[Pieces], at_once: int, per_prompt: int = 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def best(texts: Sequence[Piece], candidates: int, answers: int) -> list[Piece]:
+    """The `answers` best of each prompt's `candidates` texts, by mean log-probability."""
+    chosen = []
+    for prompt in range(len(texts) // candidates):
+        group = texts[prompt * candidates : (prompt + 1) * candidates]
+        ranked = sorted(group, key=_mean_log_prob, reverse=True)[:answers]
+        chosen += [
+            replace(text, index=prompt * answers + place) for place, text in enumerate(ranked)
+        ]
+    return chosen
+
+
+def _mean_log_prob(text: Piece) -> float:
+    values = [token.log_prob for token in text.tokens if token.log_prob is not None]
+    return sum(values) / len(values) if values else 0.0

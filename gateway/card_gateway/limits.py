@@ -33,6 +33,8 @@ MOST_MESSAGES = 4096
 MOST_TOOLS = 256
 MOST_BIASES = 4096
 MOST_PROMPT_TOKENS = 1 << 20
+MOST_TOKENIZED_BYTES = 256 << 10
+"""Of a text for `/tokenize`; of half as many ids for `/detokenize`."""
 
 Item = TypeVar("Item")
 
@@ -70,11 +72,9 @@ Tools = Annotated[list[Item], AtMost(MOST_TOOLS)]
 
 NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
     "suffix": ("",),
-    "best_of": (1,),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
-    "nvext": (),
     "audio": (),
     "verbosity": ("medium",),
     "web_search_options": (),
@@ -82,6 +82,7 @@ NOT_OFFERED: Mapping[str, tuple[Any, ...]] = {
 """Fields of OpenAI's API that are not offered, each with the values that ask for nothing."""
 
 OF_COMPLETIONS: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (1,),
     "echo": (False,),
     # A chat template writes them, and the gateway writes none twice.
     "add_special_tokens": (True, False),
@@ -96,29 +97,41 @@ TOOLS: Mapping[str, tuple[Any, ...]] = {
 """Fields that only a chat has."""
 
 IGNORED: Mapping[str, tuple[Any, ...]] = {
-    # how a text is written down
+    # how a text is written down, as other servers let it be changed
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "include_stop_str_in_output": (False,),
     "no_stop_trim": (False,),
+    "detokenize": (True,),
     "return_token_ids": (False,),
     "return_tokens_as_token_ids": (False,),
     "return_hidden_states": (False,),
-    # how it is searched
+    # other ways to search and to sample
     "use_beam_search": (False,),
-    "length_penalty": (1,),
+    "num_beams": (1,),
+    "early_stopping": (False,),
+    "repeat_penalty": (1,),
+    "typical_p": (1,),
+    "tfs_z": (1,),
+    "top_a": (0,),
+    "mirostat": (0,),
+    "mirostat_mode": (0,),
+    "watermark": (False,),
+    "dry_multiplier": (0,),
+    "xtc_probability": (0,),
+    "no_repeat_ngram_size": (0,),
     # the prompt as it is read
     "add_special_tokens": (True,),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
+    "truncate_prompt_tokens": (-1,),
     "priority": (0,),
-    "cache_prompt": (True,),
+    "prompt_logprobs": (),
     "include_reasoning": (True, False),
     "separate_reasoning": (True, False),
     "stream_reasoning": (True, False),
 }
-"""Fields of vLLM and SGLang that clients and routers write with each request, each with the values
-that ask for nothing."""
+"""Fields of other servers that are not offered, each with the values that ask for nothing."""
 
 
 def without_what_asks_for_nothing(

@@ -73,6 +73,7 @@ class Replica:
     """
 
     def __init__(self, url: str | None, model: str) -> None:
+        self.is_told = url is not None
         self._url = url
         self._model = model
         self._asking = asyncio.Lock()

@@ -23,6 +23,7 @@ from card_gateway.generation import (
     Piece,
     Pieces,
     begin,
+    best,
     gather,
     generate,
     prompt_alone,
@@ -87,8 +88,16 @@ class Routes:
         )
         self.figures = Figures(gateway.model)
         self.workers = Workers()
-        replica = Replica(gateway.server_metrics, gateway.model)
-        self.operations = Operations(self.figures, self.client, replica, gateway.model)
+        self.operations = Operations(
+            self.figures,
+            self.client,
+            self.template,
+            self._tokens,
+            self.workers,
+            gateway.body_bytes,
+            Replica(gateway.server_metrics, gateway.model),
+            gateway.model,
+        )
 
     async def complete(self, request: Request) -> Response:
         return await self._answer(request, *await self._prepared(request, self._completion))
@@ -193,16 +202,22 @@ class Routes:
         wanted = [
             _with_seed(generation, place)
             for generation in generations
-            for place in range(body.answers)
+            for place in range(body.candidates)
         ]
         answer.identity = f"{answer.prefix}-{identifier_of(request)}"
         if body.return_trace:
             answer.follow(TraceTexts(self._tokens))
         # For log-probabilities of the prompt the server reads it each time.
-        sharing = 1 if wanted[0].return_prompt_log_probs else body.answers
+        sharing = 1 if wanted[0].return_prompt_log_probs else body.candidates
         texts = self._texts(wanted, request, body, answer.identity, sharing)
-        usage = Usage(per_prompt=body.answers)
+        usage = Usage(per_prompt=body.candidates)
         pieces = self.figures.counted(prompt_alone(texts) if body.is_prompt_alone else texts, usage)
+
+        def whole(texts: list[Piece]) -> dict[str, Any]:
+            if body.candidates > body.answers:
+                texts = best(texts, body.candidates, body.answers)
+            return answer.whole(texts, usage)
+
         events = partial(
             answer_events,
             answer,
@@ -212,7 +227,6 @@ class Routes:
             body=body,
             workers=self.workers,
         )
-        whole = partial(answer.whole, usage=usage)
         return await self._sent(request, body, pieces, whole, events)
 
     async def _sent(

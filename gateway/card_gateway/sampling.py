@@ -27,7 +27,7 @@ from card_gateway.limits import (
     without_what_asks_for_nothing,
 )
 from card_gateway.messages import Part, TextPart, text_of
-from card_gateway.structured import GuidedFields
+from card_gateway.structured import GuidedFields, NvExt
 from card_gateway.tools.definitions import ToolUse
 
 DEFAULT_TEMPERATURE = 1.0
@@ -41,7 +41,7 @@ TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 _AS_SENT = (
     *("top_p", "min_p", "presence_penalty", "frequency_penalty", "min_tokens", "bad_words"),
     *("stop_token_ids", "return_trace", "decoding", "drafter", "forbidden_drafter", "growth"),
-    *("acceptance", "cache_salt", "repetition_penalty"),
+    *("acceptance", "cache_salt"),
 )
 """Fields that Triton has under the same name."""
 
@@ -93,6 +93,8 @@ class SamplingBody(GuidedFields):
     # Beyond OpenAI's API.
     top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    length_penalty: float | None = None
+    """Accepted, without effect: it ranks beams."""
     stop_token_ids: Few[list[TokenId]] | None = None
     bad_words: Few[list[str]] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
@@ -105,6 +107,8 @@ class SamplingBody(GuidedFields):
     acceptance: str | None = None
     cache_salt: Text | None = None
     skip_reading_prefix_cache: bool | None = None
+    cache_prompt: bool | None = None
+    """The opposite, as llama.cpp names it."""
     return_trace: bool | None = None
     """Whether every event of a stream tells what speculation did."""
 
@@ -138,6 +142,11 @@ class SamplingBody(GuidedFields):
         return self.n or 1
 
     @property
+    def candidates(self) -> int:
+        """Texts that are generated for each prompt."""
+        return self.answers
+
+    @property
     def is_prompt_alone(self) -> bool:
         """Whether the answer leaves out what is generated: a completion may ask for that."""
         return self.max_tokens == 0
@@ -163,7 +172,9 @@ class SamplingBody(GuidedFields):
 
     @property
     def effective_temperature(self) -> float:
-        """What Triton is asked for: absent is not greedy."""
+        """What Triton is asked for: `nvext` may want greedy decoding, and absent is not greedy."""
+        if self.nvext is not None and self.nvext.greed_sampling is True:
+            return 0.0
         return DEFAULT_TEMPERATURE if self.temperature is None else self.temperature
 
     def to_triton(
@@ -174,7 +185,12 @@ class SamplingBody(GuidedFields):
         stop_words: tuple[str, ...] = (),
     ) -> GenerateRequest:
         """The request on Triton's wire, `stop_words` added to those of the body."""
+        extra = self.nvext or NvExt()
         stops = [self.stop] if isinstance(self.stop, str) else (self.stop or [])
+        ignore_eos, top_k, repetition_penalty = (
+            getattr(extra if getattr(self, name) is None else self, name)
+            for name in ("ignore_eos", "top_k", "repetition_penalty")
+        )
         guide = self.guide
         bias = self._bias()
         as_sent = {name: getattr(self, name) for name in _AS_SENT}
@@ -184,12 +200,12 @@ class SamplingBody(GuidedFields):
             **as_sent,
             input_ids=None if isinstance(prompt, str) else prompt,
             temperature=self.effective_temperature,
-            # -1 is vLLM's way to turn it off.
-            top_k=None if self.top_k is None else max(self.top_k, 0),
+            top_k=None if top_k is None else max(top_k, 0),  # -1 is vLLM's way to turn it off
+            repetition_penalty=repetition_penalty,
             # OpenAI's may be negative, Triton's may not.
             seed=None if self.seed is None else self.seed % (1 << 64),
             stop_words=[*stops, *stop_words],
-            end_id=-1 if self.ignore_eos else None,
+            end_id=-1 if ignore_eos else None,
             logit_bias_ids=list(bias),
             logit_bias_values=list(bias.values()),
             return_log_probs=self.wants_log_probs,
@@ -197,7 +213,9 @@ class SamplingBody(GuidedFields):
             return_num_input_tokens=True,
             return_num_output_tokens=True,
             return_perf_metrics=True,
-            skip_reading_prefix_cache=self.skip_reading_prefix_cache or None,
+            skip_reading_prefix_cache=(
+                self.skip_reading_prefix_cache is True or self.cache_prompt is False or None
+            ),
             # An empty one predicts nothing.
             prediction=text_of("" if self.prediction is None else self.prediction.content) or None,
             guided_decoding_guide_type=None if guide is None else guide.kind,
@@ -222,7 +240,7 @@ class SamplingBody(GuidedFields):
 
     def _check_amount(self, prompts: int, absent: int) -> None:
         """Bound what one request has generated; a text without a limit counts as `absent`."""
-        texts = prompts * self.answers
+        texts = prompts * self.candidates
         if texts > MOST_TEXTS:
             raise refused(
                 "prompt", f"prompt and n ask for {texts} texts; at most {MOST_TEXTS} are generated"

@@ -1,6 +1,6 @@
 """What a text must be: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`.
 
-Each becomes two tensors of Triton's ensemble.
+NIM has `guided_*` in `nvext`. Each becomes two tensors of Triton's ensemble.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class ResponseFormat(Part):
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    """Beside `json_object`, as llama.cpp's server takes it."""
 
 
 class StructuredOutputs(Part):
@@ -51,24 +53,56 @@ class StructuredOutputs(Part):
     choice: Few[list[str]] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: Literal[False] | None = None
+    whitespace_pattern: str | None = None
+    structural_tag: None = None
 
 
-class GuidedFields(Part):
-    """Fields that say what the text must be; at most one of them may."""
+class Guided(Part):
+    """`guided_*`."""
 
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
     guided_choice: Few[list[str]] | None = None
     guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
     guided_decoding_backend: str | None = None
     """Without effect."""
+
+    def guided(self, inside: str = "") -> Iterator[Guide]:
+        """What they ask for; `inside` is the way to them, for errors."""
+        if self.guided_json is not None:
+            pattern = self.guided_whitespace_pattern
+            spacing = {} if pattern is None else {"whitespace_pattern": pattern}
+            yield Guide("json_schema", _schema(self.guided_json, spacing), f"{inside}guided_json")
+        yield from _plain(
+            self.guided_regex, self.guided_choice, self.guided_grammar, f"{inside}guided_"
+        )
+
+
+class NvExt(Guided):
+    """NVIDIA's extensions, as `genai-perf` and NIM's clients send them."""
+
+    ignore_eos: bool | None = None
+    top_k: int | None = None
+    repetition_penalty: float | None = None
+    greed_sampling: bool | None = None
+
+
+class GuidedFields(Guided):
+    """Fields that say what the text must be; at most one of them may."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    nvext: NvExt | None = None
 
     @property
     def guide(self) -> Guide | None:
         """None: the text may be anything. Raises `ApiError`."""
-        found = [*self._of_response_format(), *self._of_structured_outputs(), *self._guided()]
+        found = [*self._of_response_format(), *self._of_structured_outputs(), *self.guided()]
+        if self.nvext is not None:
+            found += self.nvext.guided("nvext.")
         if len(found) > 1:
             one, other = found[0].field, found[1].field
             raise refused(other, f"{other} and {one} both say what the text must be; send one")
@@ -76,29 +110,36 @@ class GuidedFields(Part):
 
     def _of_response_format(self) -> Iterator[Guide]:
         wanted = self.response_format
-        if wanted is None or wanted.type == "text":
+        if wanted is None:
+            return
+        if wanted.schema_ is not None and wanted.type != "json_object":
+            field = "response_format.schema"
+            raise refused(field, f"{field} is only allowed when the type is json_object")
+        if wanted.type == "text":
             return
         if wanted.type == "json_object":
-            yield Guide("json_schema", _schema(_OBJECT), "response_format")
+            of_object = _OBJECT if wanted.schema_ is None else wanted.schema_
+            yield Guide("json_schema", _schema(of_object, {}), "response_format")
             return
         if wanted.json_schema is None:
             field = "response_format.json_schema"
             raise refused(field, f"{field} is missing", "missing_required_parameter")
-        yield Guide("json_schema", _schema(wanted.json_schema.schema_ or {}), "response_format")
+        schema = _schema(wanted.json_schema.schema_ or {}, {})
+        yield Guide("json_schema", schema, "response_format")
 
     def _of_structured_outputs(self) -> Iterator[Guide]:
         wanted = self.structured_outputs
         if wanted is None:
             return
+        spacing: dict[str, Any] = {}
+        if wanted.whitespace_pattern is not None:
+            spacing["whitespace_pattern"] = wanted.whitespace_pattern
+        if wanted.disable_any_whitespace:
+            spacing["whitespace_flexible"] = False
+        schema = wanted.json_ if wanted.json_ is not None else _OBJECT
         if wanted.json_ is not None or wanted.json_object:
-            schema = _OBJECT if wanted.json_ is None else wanted.json_
-            yield Guide("json_schema", _schema(schema), "structured_outputs.json")
+            yield Guide("json_schema", _schema(schema, spacing), "structured_outputs.json")
         yield from _plain(wanted.regex, wanted.choice, wanted.grammar, "structured_outputs.")
-
-    def _guided(self) -> Iterator[Guide]:
-        if self.guided_json is not None:
-            yield Guide("json_schema", _schema(self.guided_json), "guided_json")
-        yield from _plain(self.guided_regex, self.guided_choice, self.guided_grammar, "guided_")
 
 
 def _plain(
@@ -124,11 +165,13 @@ def compact_json(value: Any) -> str:
     return text
 
 
-def _schema(schema: str | dict[str, Any]) -> str:
-    """The schema as text."""
+def _schema(schema: str | dict[str, Any], spacing: dict[str, Any]) -> str:
+    """The schema as text, with how white space is to be written."""
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError):
             return str(schema)  # the server says what is wrong with it
+    if spacing and isinstance(schema, dict):
+        schema = {**schema, "x-guidance": spacing}
     return compact_json(schema)

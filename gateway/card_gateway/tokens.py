@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from card_gateway.generation import Piece, ScoredToken
 
@@ -40,15 +40,17 @@ class TokenTexts:
         if count == 0:
             return []
         pieces, begin = [], 0
-        # As a batch of one: only then does the library let other threads run meanwhile.
-        (read,) = self._tokenizer.encode_batch([text], add_special_tokens=False)
-        for _, end in read.offsets:
+        for _, end in self._read(text, special=False).offsets:
             end = max(begin, end)
             pieces.append(text[begin:end])
             begin = end
         pieces = (pieces + [""] * count)[:count]
         pieces[-1] += text[sum(map(len, pieces)) :]
         return pieces
+
+    def has(self, token: int) -> bool:
+        """Whether a token has that id."""
+        return self._tokenizer.id_to_token(token) is not None
 
     def is_special(self, token: int) -> bool:
         """Whether it is never part of a text."""
@@ -57,6 +59,14 @@ class TokenTexts:
     def text(self, tokens: list[int]) -> str:
         """What the tokens write."""
         return str(self._tokenizer.decode_batch([tokens], skip_special_tokens=True)[0])
+
+    def ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """How the server reads a text, with what it puts before every prompt or without."""
+        return list(self._read(text, special=add_special_tokens).ids)
+
+    def _read(self, text: str, *, special: bool) -> Encoding:
+        # As a batch of one: only then does the library let other threads run meanwhile.
+        return self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
 
     def _of(self, token: int) -> str:
         if token in self._special:

@@ -16,13 +16,11 @@ from card.engines.calibration import (
     measure_row_costs,
 )
 from card.engines.calibration_cache import Calibration, CalibrationCache
-from card.engines.interface import Engine, EngineError
+from card.engines.interface import Engine, EngineError, RowCosts
 from card.engines.load_lock import LoadLock
 from card.engines.options import Dtype, EngineOptions
 from card.engines.phases import phase
-from card.engines.row_costs import RowCosts
-from card.engines.shared_ids import SharedIds
-from card.engines.vocabulary import shared_vocabulary
+from card.engines.vocabulary import SharedIds, shared_vocabulary
 from card.engines.warm_up import run_largest_passes
 from card.settings import ModelSettings, Role, Settings, TargetSettings
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Ranking, SequenceTokens, Text
-from card.engines.chains import forward_one_by_one
-from card.engines.prefix_cache import BLOCK, PrefixCache
+from card.engines.interface import BLOCK, forward_one_by_one
+from card.engines.sessions import PrefixCache
 
 _MASK = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15

@@ -19,7 +19,7 @@ from one_process import OneProcess, Stream, settings_of
 
 from card.cache import Finish, SlotRequest
 from card.engines import Logits, SequenceTokens
-from card.engines.row_costs import COSTED_ROWS, MOST_CHOSEN, pass_cost_ms
+from card.engines.interface import COSTED_ROWS, MOST_CHOSEN, pass_cost_ms
 
 _WAIT_NS = 50_000
 """Between two looks of a target that waits."""

@@ -124,11 +124,11 @@ def scheduled(*requests: EngineRequest) -> Any:
 
 
 @contextmanager
-def standin(folder: Path, version: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """The stand-in of a version, imported afresh as the product imports the runtime."""
+def standin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The stand-in, imported afresh as the product imports the runtime."""
     forget_standin()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # put back afterwards
-    monkeypatch.syspath_prepend(str(install(folder / "standin", version)))
+    monkeypatch.syspath_prepend(str(install(folder / "standin")))
     try:
         yield import_tensorrt_llm([3])
     finally:

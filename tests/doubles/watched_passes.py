@@ -10,7 +10,7 @@ import openvino as ov
 import pytest
 
 from card.engines import Logits, SequenceTokens
-from card.engines.layout import PagedPass
+from card.engines.openvino.pages import PagedPass
 from card.engines.openvino.runner import Runner
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.request import Record
+from card.cache.header import Record
 
 Look = Callable[[], None]
 

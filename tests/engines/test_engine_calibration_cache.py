@@ -22,8 +22,8 @@ from card.engines.calibration_cache import (
     CalibrationCache,
     Subject,
 )
+from card.engines.interface import RowCosts
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.row_costs import RowCosts
 from card.loading import Examination, load_engine
 from card.settings import Role, Settings, load_settings
 
@@ -120,29 +120,6 @@ def test_a_checkpoint_that_was_written_anew_is_examined_anew(
     path.write_bytes(path.read_bytes())
     examined.load(pair, "target")
     assert examined.seen == 2 * OF_TARGET
-
-
-@pytest.mark.usefixtures("service")
-@pytest.mark.parametrize(
-    ("section", "changes", "is_known"),
-    [
-        ("target", {"threads": 2}, False),
-        ("cache", {"slots": 1}, True),  # examined as two are
-        ("cache", {"slots": 3}, False),
-    ],
-)
-def test_what_is_examined_alike_is_shared_and_of_others_both_are_remembered(
-    pair: Settings, examined: Examined, section: str, changes: dict[str, int], is_known: bool
-) -> None:
-    changed = getattr(pair, section).model_copy(update=changes)
-    other = pair.model_copy(update={section: changed})
-    examined.load(pair, "target")
-    assert examined.load(other, "target").row_costs_ms == {1: 1.0 if is_known else 2.0}
-    assert examined.seen == OF_TARGET + (KNOWN if is_known else OF_TARGET)
-    seen = len(examined.seen)
-    for settings in (pair, other):
-        examined.load(settings, "target")
-    assert examined.seen[seen:] == 2 * KNOWN
 
 
 @pytest.mark.parametrize(

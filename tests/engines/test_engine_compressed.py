@@ -51,13 +51,6 @@ def test_matrices_stay_as_they_are_stored_and_nothing_is_lost(
     assert np.abs(read_alone(engine, TEXT, [64, 1, 4, 6]) - expected).max() < CLOSE
 
 
-def test_a_checkpoint_of_several_types_is_unfolded(tmp_path: Path) -> None:
-    model = tiny_models.build(tiny_models.FAMILIES["qwen2"]).bfloat16()
-    model.model.embed_tokens.float()
-    model.save_pretrained(tmp_path)
-    assert not OpenVinoEngine.load(tmp_path, OPTIONS).options.compressed
-
-
 def test_no_pass_has_more_rows_than_keep_their_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,16 +13,13 @@ import tiny_models
 from real_pair import TARGET
 from tiny_models import forward_rows, random_tokens
 
-from card.engines import Ranking, SequenceTokens
+from card.engines import SequenceTokens
 from card.engines.calibration import make_row_invariant
-from card.engines.layout import SHORT
-from card.engines.openvino import model
+from card.engines.interface import RowCosts
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.graph import ANY_ROWS
 from card.engines.openvino.later import Exchange
-from card.engines.options import DRAFT_ROWS, EngineOptions
-from card.engines.row_costs import RowCosts
-from card.engines.warm_up import run_largest_passes
+from card.engines.openvino.nodes import ANY_ROWS
+from card.engines.options import EngineOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -73,18 +70,6 @@ def test_decoders_that_round_otherwise_are_not_used(tmp_path: Path) -> None:
 # --- graphs for fixed numbers of rows -------------------------------------------------------------
 
 
-def test_large_model_is_served_by_one_decoder_when_loaded_quickly(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny_models.save(tmp_path, "qwen3")
-    monkeypatch.setattr(model, "_MOST_WITH_FIXED_ROWS", 1)
-    options = replace(OPTIONS, context=256, threads_alone=2)
-    engine = OpenVinoEngine.load(tmp_path, options, any_rows=True)
-    assert engine.model.decoders.keys() == {ANY_ROWS}
-    assert not engine.awaits_decoders
-    assert engine.options.threads_alone == 2
-
-
 def test_a_model_whose_decoders_round_otherwise_goes_without_them(tmp_path: Path) -> None:
     """Of very small models the plugin may fuse more where it knows the rows. Here those for few
     rows are another model's."""
@@ -106,6 +91,7 @@ _GROWTH = """
 import sys
 from pathlib import Path
 from card.engines.openvino.engine import OpenVinoEngine
+from card.engines.openvino.nodes import ANY_ROWS
 from card.engines.options import EngineOptions
 
 def resident_mib():
@@ -133,55 +119,3 @@ def growth_mib(model: Path, *rows: int) -> float:
 
 def test_more_decoders_keep_no_more_copies(larger_checkpoint: Path) -> None:
     assert growth_mib(larger_checkpoint, 4, 8, 16) < 1.5 * growth_mib(larger_checkpoint, 16)
-
-
-SESSIONS, CONTEXT = 3, 200
-GRAPHS = (1, 4, SHORT, 64)
-
-
-@pytest.fixture(params=[0, 1, 2], ids=["trees", "chains", "paths"])
-def engine(request: pytest.FixtureRequest, tmp_path: Path) -> OpenVinoEngine:
-    tiny_models.save(tmp_path, "llama3")
-    options = EngineOptions(
-        context=CONTEXT,
-        sessions=SESSIONS,
-        paths=request.param,
-        pending=32,
-        dtype="float32",
-        threads=1,
-        graph_rows=GRAPHS,
-    )
-    engine = OpenVinoEngine.load(tmp_path, options)
-    run_largest_passes(engine)
-    return engine
-
-
-def block_sizes(engine: OpenVinoEngine) -> dict[tuple[int, str], int]:
-    """Elements of every block of memory by decoder and input."""
-    return {
-        (rows, name): block.size
-        for rows, runner in engine._runners
-        for name, block in runner._inputs._memory.items()
-    }
-
-
-def test_no_later_pass_needs_more_memory_for_its_inputs(engine: OpenVinoEngine) -> None:
-    before = block_sizes(engine)
-    sessions = [engine.open_session() for _ in range(SESSIONS)]
-
-    def rows(session: int, count: int, sharing: int = 1) -> SequenceTokens:
-        if not engine.options.grows_trees:
-            return SequenceTokens(session, [1] * count)
-        return SequenceTokens(
-            session, [1] * count, logits=min(count, DRAFT_ROWS // sharing), ranking=Ranking(4)
-        )
-
-    for _ in range(0, CONTEXT - 20, 60):
-        engine.forward([rows(sessions[1], 60)])
-        engine.commit_kv(sessions[1], range(60))
-        for count in (1, 3, 4, 9, SHORT):
-            for sharing in (sessions, sessions[1:], sessions[1:2]):
-                engine.forward([rows(session, count, len(sharing)) for session in sharing])
-                for session in sharing:
-                    engine.commit_kv(session, [])
-    assert block_sizes(engine) == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,15 +12,11 @@ import pytest
 import tiny_models
 from numpy.typing import NDArray
 from tiny_models import forward_rows, opened, random_tokens, read, read_alone
-from transformers import LlamaConfig
 from watched_passes import product_types
 
-from card.engines.calibration import make_row_invariant
-from card.engines.checkpoints import GroupedMatrix
-from card.engines.checkpoints.kept_as import KEPT_AS
 from card.engines.interface import SequenceTokens
 from card.engines.openvino.engine import OpenVinoEngine
-from card.engines.openvino.graph import ANY_ROWS
+from card.engines.openvino.nodes import ANY_ROWS
 from card.engines.options import Dtype, EngineOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -86,44 +81,6 @@ def test_a_checkpoint_is_quantised_at_load(
     assert spread_between(read_alone(engine, TEXT, [32, 1, 4]), expected) < ROUNDING
 
 
-def test_rows_that_groups_do_not_divide_are_named_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = LlamaConfig(**gguf_models.FAMILIES["llama"].to_dict() | {"intermediate_size": 352})
-    tiny_models.build(config).save_pretrained(tmp_path)
-    for group, is_named in ((32, False), (128, True)):
-        OpenVinoEngine.load(tmp_path, replace(OPTIONS, dtype="int4", weight_group=group))
-        assert ("does not divide rows of 352 weights" in caplog.text) is is_named
-
-
-@pytest.mark.parametrize("what", [*KEPT_AS, "int8", "int4"])
-def test_rows_are_independent_and_threads_change_no_bit(tmp_path: Path, what: str) -> None:
-    options = OPTIONS
-    if what.startswith("int"):
-        path = hugging_face(tmp_path)
-        options = replace(OPTIONS, dtype="int8" if what == "int8" else "int4")
-    else:
-        path = gguf(tmp_path, what)
-    engine = make_row_invariant(OpenVinoEngine.load(path, options))
-    assert engine.row_invariant
-    assert engine.options.compressed
-    assert engine.options.threads_alone == OPTIONS.threads_alone
-    alone = read_alone(engine, TEXT, [1])
-    for chunks in ([60], [8], [3, 1, 7]):
-        np.testing.assert_array_equal(read_alone(engine, TEXT, chunks), alone)
-
-
-@pytest.mark.parametrize("kind", KEPT_AS)
-def test_each_type_is_kept_as_the_log_says(
-    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    engine = OpenVinoEngine.load(gguf(tmp_path, kind), replace(OPTIONS, graph_rows=()))
-    stored = product_types(engine.model.decoders[ANY_ROWS].graph)
-    bits = 4 if "u4" in stored else 8
-    assert f"{kind} is kept as {bits} bits" in caplog.text
-
-
 def test_attention_reads_float16_from_the_memory_of_our_pages(tmp_path: Path) -> None:
     """Not from a widened copy of the plugin's, which would never be given back."""
     engine = OpenVinoEngine.load(gguf(tmp_path, "Q4_1"), OPTIONS)
@@ -136,16 +93,3 @@ def test_attention_reads_float16_from_the_memory_of_our_pages(tmp_path: Path) ->
         pages.give_back()
         [forgotten] = forward_rows(engine, [SequenceTokens(session, TEXT[:1])])
     assert not np.array_equal(known, forgotten)
-
-
-def test_codes_and_remainders_give_the_weights_of_the_file() -> None:
-    random = np.random.default_rng(1)
-    scale = random.uniform(-1, 1, (4, 3)).astype(np.float16).astype(np.float32)
-    scale[0, 0] = 0.0  # such groups are in files: all their weights are the minimum
-    minimum = random.uniform(-20, 20, (4, 3)).astype(np.float32)
-    codes = random.integers(0, 16, (4, 96)).astype(np.uint8)
-    matrix = GroupedMatrix(codes, scale, minimum, 4)
-    zeros, remainder = matrix.zero_points()
-    weights = (codes.reshape(4, 3, 32) - zeros[..., None].astype(np.float32)) * scale[..., None]
-    found = (weights + remainder[..., None]).reshape(4, 96)
-    np.testing.assert_allclose(found, matrix.dense(), rtol=0, atol=1e-5)

@@ -46,32 +46,6 @@ def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
 # --- memory and passes ----------------------------------------------------------------------------
 
 
-def test_chunks_and_short_rows_share_passes_up_to_the_largest_decoder(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    passes = recorded_passes(monkeypatch)
-    sessions = [engine.open_session() for _ in range(SESSIONS)]
-    counts = (20, 60, 40)
-    found = engine.forward(
-        [
-            SequenceTokens(session, TEXT[:count])
-            for session, count in zip(sessions, counts, strict=True)
-        ]
-    )
-    assert passes == [[20, 40], [60]]
-    for logits in found[1:]:
-        np.testing.assert_array_equal(logits.row(19), found[0].row(19))
-
-
-def test_more_rows_than_a_decoder_takes_are_refused(checkpoint: Path) -> None:
-    engine = OpenVinoEngine.load(checkpoint, OPTIONS)
-    assert engine.most_rows == 64
-    session = engine.open_session()
-    with pytest.raises(EngineError, match="65 rows of one session; a pass takes 64"):
-        engine.forward([SequenceTokens(session, TEXT[:65])])
-
-
 def test_a_tree_that_no_decoder_takes_with_its_copies_is_computed_row_by_row(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +79,6 @@ def test_a_cache_that_the_system_has_no_room_for_is_refused_by_its_settings(
     def no_room(*_: object, **__: object) -> NoReturn:
         raise OSError("Cannot allocate memory")
 
-    monkeypatch.setattr("card.engines.openvino.pages.mmap.mmap", no_room)
+    monkeypatch.setattr("card.engines.openvino.memory.mmap.mmap", no_room)
     with pytest.raises(EngineError, match=r"cache\.slots"):
         OpenVinoEngine.load(checkpoint, OPTIONS)

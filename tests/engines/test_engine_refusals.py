@@ -19,7 +19,6 @@ from card.engines import EngineError
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
-from card.settings import Settings, load_settings
 
 OPTIONS = EngineOptions(context=64, sessions=1, dtype="float32")
 
@@ -90,13 +89,9 @@ def test_a_tensor_that_changes_what_is_computed_is_named(
         ),
         ({"hidden_act": "gelu"}, ["hidden_act 'gelu'", "silu"]),
         ({"num_attention_heads": 4, "num_key_value_heads": 3}, ["num_key_value_heads 3"]),
-        ({"num_attention_heads": 0}, ["num_attention_heads"]),
-        ({"num_hidden_layers": -1}, ["num_hidden_layers"]),
         ({"hidden_size": None}, ["'hidden_size' is missing"]),
         ({"hidden_size": "wide"}, ["hidden_size is 'wide'", "from 1 to"]),
-        ({"hidden_size": 10**400}, ["hidden_size is 1000"]),
         ({"rope_parameters": {"rope_theta": 0}}, ["rope_theta is 0", "from 1"]),
-        ({"rope_parameters": {"rope_theta": "x"}}, ["rope_theta is 'x'", "from 1"]),
         (
             {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 1e-300}},
             ["factor is 1e-300", "from 1"],
@@ -106,10 +101,8 @@ def test_a_tensor_that_changes_what_is_computed_is_named(
             {"rope_parameters": {"rope_type": "llama3", "factor": 8, "high_freq_factor": 1}},
             ["high_freq_factor 1.0 must be greater"],
         ),
-        ({"num_hidden_layers": True}, ["num_hidden_layers is True"]),
         ({"tie_word_embeddings": "false"}, ["tie_word_embeddings is 'false'", "true, false"]),
         ({"rms_norm_eps": float("nan")}, ["rms_norm_eps is nan", "from 0 to 1"]),
-        ({"rms_norm_eps": 10**400}, ["rms_norm_eps is 1000"]),
         (
             {"model_type": "mistral", "sliding_window": float("inf")},
             ["sliding_window is inf", "from 1 to"],
@@ -243,22 +236,3 @@ def test_shards_that_contradict_the_index_or_each_other_are_refused(shards: list
     message = refusal(first.parent)
     assert "lies in copy.safetensors and in" in message
     assert first.name in message
-
-
-# --- the pair -------------------------------------------------------------------------------------
-
-
-def pair(tmp_path: Path, context: int = 128) -> Settings:
-    """Settings for a tiny pair with one tokenizer between them."""
-    tiny_models.save_pair(tmp_path)
-    (tmp_path / "settings.yaml").write_text(
-        json.dumps(
-            {
-                "target": {"path": "target", "dtype": "float32"},
-                "draft": {"path": "draft", "dtype": "float32"},
-                "limits": {"prompt_tokens": min(32, context - 1), "context_tokens": context},
-                "cache": {"slots": 2},
-            }
-        )
-    )
-    return load_settings(tmp_path / "settings.yaml")

@@ -29,9 +29,9 @@ from transformers import LlamaConfig
 
 from card.engines import FOLLOWS_PREFIX, SequenceTokens
 from card.engines.calibration import make_row_invariant
+from card.engines.interface import BLOCK
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import Dtype, EngineOptions
-from card.engines.prefix_cache import BLOCK
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -93,6 +93,7 @@ GGUF = {
 CASES = {
     "openvino trained": Case(OpenVinoEngine, "trained", "auto"),
     "openvino int8": Case(OpenVinoEngine, "trained", "int8"),
+    "openvino int4": Case(OpenVinoEngine, "trained", "int4"),
     "openvino bfloat16": Case(OpenVinoEngine, "llama2", "bfloat16"),
     "openvino float32": Case(OpenVinoEngine, "llama2", "float32"),
     "openvino compressed": Case(OpenVinoEngine, "tiny in bfloat16", "float32"),

@@ -19,12 +19,12 @@ from card.engines.calibration import (
     make_row_invariant,
 )
 from card.engines.calibration_cache import Calibration
+from card.engines.interface import RowCosts
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import Dtype, EngineOptions
 from card.engines.processor import computes_in_bfloat16
-from card.engines.row_costs import RowCosts
 from card.engines.torch import decoder
-from card.engines.torch.attention import BLOCK, TileTensors, attend
+from card.engines.torch.decoder import BLOCK, TileTensors, attend
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -43,14 +43,20 @@ def without_mask(
     query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any
 ) -> Tensor:
     """Rows that see what stands behind them."""
-    return attend(query, keys, values, replace(tile, hidden=torch.zeros_like(tile.hidden)), *more)
+    return attend(
+        query,
+        keys,
+        values,
+        replace(tile, hidden=dict.fromkeys(tile.hidden, torch.tensor(False))),
+        *more,
+    )
 
 
 def summed_at_once(
     query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any
 ) -> Tensor:
     """Far behind the beginning alone, a last bit that depends on the rows of the pass."""
-    far = tile.extent > 256 and len(tile.rows) > 5
+    far = len(tile.places) > 256 and len(tile.rows) > 5
     return attend(query, keys, values, tile, *more) * (1 + 2**-7 * far)
 
 
@@ -68,7 +74,7 @@ def read_as_it_lies(
     query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any
 ) -> Tensor:
     """A row of a tree that takes the places behind the prefix as they lie."""
-    return attend(query, keys, values, replace(tile, tail=None), *more)
+    return attend(query, keys, values, replace(tile, places=torch.arange(len(tile.places))), *more)
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from tiny_models import VOCABULARY, forward_rows, opened, random_tokens, read, read_alone
 
 from card.engines import FOLLOWS_PREFIX, SequenceTokens
+from card.engines.interface import BLOCK
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.options import EngineOptions
-from card.engines.prefix_cache import BLOCK
 from card.engines.torch.engine import TorchEngine
 
 pytestmark = pytest.mark.usefixtures("one_thread")

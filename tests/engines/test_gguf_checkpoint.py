@@ -63,15 +63,6 @@ def test_every_family_computes_what_transformers_computes(tmp_path: Path, family
         assert difference(file, model, engine_class) < CLOSE
 
 
-@pytest.mark.parametrize("family", ["llama", "phi3_longrope"])
-def test_model_in_parts_computes_what_transformers_computes(tmp_path: Path, family: str) -> None:
-    model = gguf_models.write(tmp_path / "model.gguf", family, "Q4_1", tensors_of_part=4)
-    parts = sorted(tmp_path.iterdir())
-    assert len(parts) > 2
-    assert difference(parts[1], model) < CLOSE
-    assert difference(tmp_path, model, OpenVinoEngine) < CLOSE
-
-
 def test_rows_of_query_and_key_are_exactly_those_of_the_model(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     model = gguf_models.write(file, "llama_with_biases", "Q8_0")

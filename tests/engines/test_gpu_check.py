@@ -15,13 +15,13 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from card.engines.torch import decoder as eager_decoder
-from card.engines.torch.attention import TileTensors, attend
 from card.engines.torch.captured.device import Devices
+from card.engines.torch.decoder import TileTensors, attend
 from gpu import command
 from gpu.checks import check_rows
 from gpu.command import app
 from gpu.models import TINY, Pair
-from gpu.phases import PHASES, USUAL, Job
+from gpu.phases import PHASES, Job
 from gpu.report import Found
 
 DRAFT_ALONE = Pair("bundled", DRAFT, DRAFT)
@@ -59,7 +59,7 @@ def test_check_on_a_processor_runs_every_phase_and_writes_its_findings(tmp_path:
     (file,) = tmp_path.iterdir()
     written = json.loads(file.read_text())
     assert written["verdict"] == lines[-1]
-    assert [phase["name"] for phase in written["phases"]] == list(USUAL)
+    assert [phase["name"] for phase in written["phases"]] == list(PHASES)
     (pair,) = written["speeds"]
     assert "asked 0.8" in pair
     assert [step["rows"] for step in written["steps"][pair]] == [1, 8, 32, 64] * 2
@@ -78,11 +78,11 @@ def test_limits_when_the_processor_is_slow_are_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "slowness", lambda device: 3.0)
-    monkeypatch.setitem(PHASES, "steps", _ends_at_once)
-    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps"])
-    assert "steps: begins, for at most 720 s" in result.output
-    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "steps", "--limit-s", "50"])
-    assert "steps: begins, for at most 50 s" in result.output
+    monkeypatch.setitem(PHASES, "8b", _ends_at_once)
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "8b"])
+    assert "8b: begins, for at most 720 s" in result.output
+    result = CliRunner().invoke(app, ["--device", "cpu", "--only", "8b", "--limit-s", "50"])
+    assert "8b: begins, for at most 50 s" in result.output
 
 
 def _ends_at_once(job: Job) -> Iterator[Found]:
@@ -91,7 +91,7 @@ def _ends_at_once(job: Job) -> Iterator[Found]:
 
 def test_check_of_rows_when_attention_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(query: Tensor, keys: Tensor, values: Tensor, tile: TileTensors, *more: Any) -> Tensor:
-        unmasked = replace(tile, hidden=torch.zeros_like(tile.hidden))
+        unmasked = replace(tile, hidden=dict.fromkeys(tile.hidden, torch.tensor(False)))
         return attend(query, keys, values, unmasked, *more) * 1.25
 
     monkeypatch.setattr(eager_decoder, "attend", wrong)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -230,44 +229,6 @@ def test_rows_are_computed_again_when_their_states_come(garbage: str, target: Pa
     assert engine.length(session) == 5
     rows = SequenceTokens(session, text[5:], logits=6)
     assert_as_expected(ranked(engine, rows), expected["logits"][0, 4:])
-
-
-def test_tokens_without_states_are_left_out_when_later_ones_have_some(target: Path) -> None:
-    """The target kept the KV of the text's beginning, so its states never come."""
-    expected = load_file(EAGLE3 / "expected.safetensors")
-    text, states = expected["text"].tolist(), states_of(expected)
-    engine = load_head(EAGLE3, target, OPTIONS)
-    assert isinstance(engine, HeadEngine)
-    found = []
-    for before in ([1, 2, 3] * 20, [4, 5, 6] * 20):
-        session = engine.open_session()
-        engine.hear(session, len(before), states)
-        for start in range(0, 60, 20):
-            engine.forward([SequenceTokens(session, before[start : start + 20], logits=0)])
-            engine.commit_kv(session, range(20))
-        found.append(ranked(engine, SequenceTokens(session, text, logits=1)))
-        assert engine._sessions[session].prefix.used < 60
-        engine.close_session(session)
-    assert np.isfinite(found[0]).all()
-
-
-def test_passes_are_measured_as_if_states_had_come(
-    target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows without states would be computed one after another."""
-    engine = load_head(EAGLE3, target, OPTIONS)
-    assert isinstance(engine, HeadEngine)
-    calls = list[int]()
-    compute = engine._compute
-
-    def counted(*arguments: Any) -> Any:
-        calls.append(len(arguments[3]))
-        return compute(*arguments)
-
-    monkeypatch.setattr(engine, "_compute", counted)
-    with engine.supposed_states():
-        engine.forward([SequenceTokens(engine.open_session(), [1] * 8)])
-    assert calls == [8]
 
 
 def test_surviving_rows_keep_their_kv_when_others_are_dropped(target: Path) -> None:

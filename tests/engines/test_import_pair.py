@@ -12,22 +12,16 @@ from typing import Any
 import gguf_models
 import psutil
 import pytest
-import tiny_models
 import torch
-from real_pair import DRAFT, TARGET, pair_settings
+from real_pair import DRAFT, TARGET
 from safetensors.torch import load_file, save_file
 from small_heads import save_random_head
-from transformers import LlamaConfig
 from typer.testing import CliRunner, Result
 
-from card.engines import EngineError, SequenceTokens
+from card.engines import EngineError
 from card.engines.architecture import read_architecture
 from card.engines.checkpoints import open_checkpoint
-from card.loading import load_engine
-from card.sampling import SamplingParameters
 from card.settings import load_settings
-from card.speculation.drafters.growth.frontier import noise_for, ranking_of
-from importing.agreement import ranks_along, share_within
 from importing.command import app
 
 VOCABULARY: int = json.loads((TARGET / "config.json").read_text(encoding="utf-8"))["vocab_size"]
@@ -182,18 +176,6 @@ def test_what_a_pair_can_be_served_with_is_noted_and_it_is_measured(pair: dict[s
     assert "Agreement: " in result.stdout
 
 
-def test_a_draft_of_another_shape_is_measured(pair: dict[str, Path]) -> None:
-    shape = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=384, intermediate_size=64, num_hidden_layers=3,
-        num_attention_heads=6, num_key_value_heads=2, head_dim=64,
-    )  # fmt: skip
-    (pair["draft"] / "model.safetensors").unlink()
-    tiny_models.build(shape).save_pretrained(pair["draft"])
-    result = run(pair, "--limit=1", "--max-tokens=4")
-    assert result.exit_code == 0, result.output
-    assert re.search(r"\d ms in the target, \d+\.\d+ and \d+\.\d+ ms in the draft", result.stdout)
-
-
 def gptq(model: Path) -> None:
     quantisation = {"quant_method": "gptq", "bits": 4}
     edit(model, "config.json", lambda it: it.update(quantization_config=quantisation))
@@ -270,31 +252,6 @@ def test_gguf_files_are_taken_for_either_model(tmp_path: Path) -> None:
     assert load_settings(file).target.path == pair["target"]
 
 
-def lies_twice(model: Path) -> Path:
-    shutil.copy(model / "model.safetensors", model / "stale.safetensors")
-    (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
-    return model
-
-
-def of_an_unknown_type(model: Path) -> Path:
-    file = model.with_suffix(".gguf")
-    tokens = ["a", "b", "ab", *(f"t{index}" for index in range(93))]
-    about = gguf_models.with_tokens(tokens, [1] * 96, merges=["a b"])
-    gguf_models.write(file, "llama", "TQ1_0", metadata=about)
-    return file
-
-
-@pytest.mark.parametrize(
-    ("spoil", "said"), [(lies_twice, "lies in model-00001"), (of_an_unknown_type, "is TQ1_0")]
-)
-def test_weights_that_nobody_can_run_are_not_left_to_tensorrt_llm(
-    pair: dict[str, Path], tmp_path: Path, spoil: Callable[[Path], Path], said: str
-) -> None:
-    for role in pair:  # alike, so that nothing but the weights is wrong
-        pair[role] = spoil(pair[role])
-    refused(pair, tmp_path, "target's family", said)
-
-
 def no_model(pair: dict[str, Path]) -> None:
     pair["target"] = pair["target"].with_suffix(".gguf")
     pair["target"].write_bytes(b"GGUF")
@@ -343,26 +300,6 @@ def test_what_cannot_be_read_is_named_in_one_line(
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_trained_draft_agrees_with_a_text_of_its_own(temperature: float) -> None:
-    """As it is served: it ranks a part of the vocabulary alone."""
-    draft = load_engine(pair_settings(), "draft")
-    prompt, count = list(range(100, 150)), 12
-    parameters = SamplingParameters(temperature=temperature, seed=3)
-    noise = noise_for(parameters, draft)
-    session, text = draft.open_session(), list(prompt)
-    for _ in range(count):
-        missing = text[draft.length(session) :]
-        ranking = ranking_of([len(text)], parameters, noise)
-        logits = draft.forward([SequenceTokens(session, missing, logits=1, ranking=ranking)])[0]
-        draft.commit_kv(session, range(len(missing)))
-        text.append(int(logits.best()[0][0, 0]))
-    written = text[len(prompt) :]
-    # A draft's rows are not independent: in a longer pass two ids that are nearly tied may turn.
-    assert share_within(ranks_along(draft, prompt, written, parameters), 1) > 0.7
-    assert ranks_along(draft, prompt, [*written[:-1], 1], parameters)[-1] != 0
-
-
 @pytest.fixture
 def head(tmp_path: Path) -> Path:
     """A random head for the target."""
@@ -392,14 +329,6 @@ def test_head_is_refused_when_it_reads_states_that_the_target_lacks(head: Path) 
     result = import_head(head)
     assert result.exit_code == 1
     assert "not 9" in found(result, "hidden states")
-
-
-def test_head_is_refused_when_a_tensor_has_another_shape(head: Path) -> None:
-    weights = load_file(head / "model.safetensors")
-    save_file(weights | {"fc.weight": weights["fc.weight"][:-1]}, head / "model.safetensors")
-    result = import_head(head)
-    assert result.exit_code == 1
-    assert "fc.weight has the shape" in found(result, "head")
 
 
 def test_lone_model_is_refused_with_both_ways_to_name_a_pair() -> None:

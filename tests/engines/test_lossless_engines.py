@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 
 from card.constraints.compiled import GuidedTokens
 from card.engines import Engine, Text
-from card.engines.row_costs import RowCosts
+from card.engines.interface import RowCosts
 from card.loading import Examination, load_engine
 from card.settings import Settings
 

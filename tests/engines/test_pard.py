@@ -23,7 +23,7 @@ from card.engines.torch.engine import TorchEngine
 from card.sampling import SamplingParameters
 from card.settings.draft_files import mask_ids_of
 from card.speculation.drafters import DRAFTERS, DraftConfig, DraftedSession, Drafter
-from card.speculation.tree import GrowingTree
+from card.speculation.drafters.interface import GrowingTree
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

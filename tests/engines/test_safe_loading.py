@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from card.engines import EngineError
 from card.engines.architecture import read_architecture
-from card.engines.checkpoints import DenseMatrix, open_checkpoint
+from card.engines.checkpoints import open_checkpoint
 from card.loading import load_engine
 from card.settings import REPOSITORY_ROOT
 from model_files import ModelFilesError, model_files_of
@@ -103,17 +103,6 @@ def rewrite(directory: Path, dtype: torch.dtype, **changed: float) -> dict[str, 
         tensors[f"model.layers.0.self_attn.{name}.weight"][1, 2] = value
     save_file(tensors, file, {"format": "pt"})
     return tensors
-
-
-@pytest.mark.parametrize("dtype", list(STORED))
-def test_a_matrix_keeps_the_dtype_of_its_file(directory: Path, dtype: torch.dtype) -> None:
-    tensors = rewrite(directory, dtype)
-    layer = next(iter(open_checkpoint(directory, read_architecture(directory)).layers()))
-    stacked = layer.query_key_value.weight
-    assert isinstance(stacked, DenseMatrix)
-    assert stacked.values.dtype == STORED[dtype]
-    parts = [tensors[f"model.layers.0.self_attn.{name}_proj.weight"] for name in "qkv"]
-    assert np.array_equal(stacked.dense(), torch.cat(parts).float().numpy())
 
 
 @pytest.mark.parametrize("dtype", list(STORED))

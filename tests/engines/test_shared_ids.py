@@ -10,9 +10,8 @@ from transformers import LlamaConfig
 
 from card.engines import SequenceTokens
 from card.engines.options import EngineOptions
-from card.engines.shared_ids import SharedIds
 from card.engines.torch.engine import TorchEngine
-from card.engines.vocabulary import SharedVocabulary
+from card.engines.vocabulary import SharedIds, SharedVocabulary
 from card.sampling import SamplingParameters
 from card.speculation.drafters.growth.frontier import (
     Child,

@@ -8,10 +8,10 @@ import pytest
 from real_pair import pair_settings
 
 from card.engines import EngineError
+from card.engines.interface import RowCosts
 from card.engines.openvino import model
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.processor import computes_in_bfloat16
-from card.engines.row_costs import RowCosts
 from card.loading import Examination, load_engine
 from card.settings import Settings
 from card.settings.whole import Role

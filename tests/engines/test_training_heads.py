@@ -3,7 +3,6 @@ served."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from card.engines import Ranking, SequenceTokens
 from card.settings import load_settings
 from card.speculation.drafters.heads.block_engine import BlockEngine
 from card.speculation.drafters.heads.eagle3 import Eagle3
-from card.speculation.drafters.heads.engine import HeadEngine
 from card.speculation.drafters.heads.loading import load_head
 from training.errors import TrainingError
 from training.heads.blocks import BlockTraining
@@ -125,21 +123,6 @@ def test_training_lowers_the_loss_and_goes_on_with_what_it_wrote(tmp_path: Path)
     assert len((tmp_path / "curve.jsonl").read_text().splitlines()) == 3
     with pytest.raises(TrainingError, match="a head of other ids"):
         begin("eagle3", TARGET, texts + 60, RECIPE, tmp_path, None)
-
-
-def test_trained_head_is_served_as_it_was_trained(tmp_path: Path) -> None:
-    texts = np.tile(np.arange(40, 52, dtype=np.uint16), (6, 3))
-    training = begin("eagle3", TARGET, texts, RECIPE, tmp_path, None)
-    training.evaluate()
-    draft = tmp_path / "head"
-    settings = load_settings(target={"path": str(TARGET)}, draft={"path": str(draft)})
-    assert (settings.drafter, settings.draft.taps) == ("eagle3", (2, 3, 3))
-    engine = load_head(draft, TARGET, OPTIONS)
-    assert engine.ranked_ids.tolist()[:12] != []
-    assert json.loads((draft / "config.json").read_text())["draft_vocab_size"] == 64
-    assert isinstance(engine, HeadEngine)
-    for name, weight in training.kind.head.state_dict().items():
-        torch.testing.assert_close(engine._head.state_dict()[name], weight.bfloat16().float())
 
 
 @pytest.mark.parametrize("kind", ["dspark", "dflash", "specformer", "ctc"])

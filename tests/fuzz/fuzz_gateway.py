@@ -18,6 +18,7 @@ from trying import try_inputs
 from card_gateway import Gateway, create_app
 from card_gateway.body import ChatBody, CompletionBody
 from card_gateway.limits import IGNORED, NOT_OFFERED
+from card_gateway.operations import DetokenizeBody, TokenizeBody
 from card_gateway.responses.body import ResponseBody
 
 EXAMPLE_S = 5.0
@@ -94,10 +95,12 @@ _REQUESTS = st.one_of(
             ("/v1/completions", CompletionBody, _MODEL | {"prompt": "x"}),
             ("/v1/chat/completions", ChatBody, _MODEL | {"messages": []}),
             ("/v1/responses", ResponseBody, _MODEL | {"input": "x"}),
+            ("/tokenize", TokenizeBody, {"prompt": "x"}),
+            ("/detokenize", DetokenizeBody, {"tokens": [1]}),
         )
     ),
     st.tuples(
-        st.sampled_from(["/v1/completions", "/v1/responses"]),
+        st.sampled_from(["/v1/completions", "/v1/responses", "/tokenize"]),
         st.one_of(_ANY, st.binary(max_size=40)),
     ),
 )

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import http.client
 import json
-import struct
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import grpc
-from hostile_values import BYTES, FLOATS, INTEGERS
+from hostile_values import DATATYPES, FLOATS, INTEGERS, content_of, packed_bytes
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from running_service import RunningService
@@ -34,9 +33,6 @@ ACCIDENTS = ("Traceback", "Failed to process the request(s)", "Stub process")
 _LOOK_EVERY = 50
 _MANY = 64
 """More values than this are not drawn one by one."""
-_FORMATS = {"INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H",
-            "UINT32": "I", "UINT64": "Q", "FP32": "f", "FP64": "d"}  # fmt: skip
-DATATYPES = (*_FORMATS, "FP16", "BF16", "BOOL", "BYTES", "", "NONSENSE")
 SHAPES = st.one_of(
     st.sampled_from([[], [0], [1], [2], [1, 0], [2, 1], [1, 2], [1, 1, 1], [-1], [1, -1]]),
     st.sampled_from([[1, 1 << 40], [1 << 62, 1 << 62], [1, 70000]]),
@@ -99,28 +95,6 @@ class RawRequest:
 
 
 # --- what is drawn -------------------------------------------------------------------------------
-
-
-def content_of(datatype: str, count: int) -> SearchStrategy[bytes]:
-    """`count` hostile values of a datatype, as they travel."""
-    if datatype == "BYTES":
-        return st.lists(BYTES, min_size=count, max_size=count).map(_packed_bytes)
-    if datatype == "BOOL":
-        return st.lists(st.sampled_from([0, 1, 2, 255]), min_size=count, max_size=count).map(bytes)
-    if datatype in ("FP32", "FP64"):
-        numbers = st.lists(FLOATS, min_size=count, max_size=count)
-        return numbers.map(lambda row: struct.pack(f"<{count}{_FORMATS[datatype]}", *row))
-    if datatype in _FORMATS:
-        size = struct.calcsize(_FORMATS[datatype])
-        whole = st.lists(INTEGERS, min_size=count, max_size=count)
-        return whole.map(
-            lambda row: b"".join((n % (1 << 8 * size)).to_bytes(size, "little") for n in row)
-        )
-    return st.binary(max_size=16)
-
-
-def _packed_bytes(items: list[bytes]) -> bytes:
-    return b"".join(len(item).to_bytes(4, "little") + item for item in items)
 
 
 def hostile_tensor(known: dict[str, tuple[str, list[int]]]) -> SearchStrategy[RawTensor]:
@@ -202,12 +176,12 @@ def deadly_request(known: dict[str, dict[str, tuple[str, list[int]]]]) -> Search
 def _sound() -> dict[str, RawTensor]:
     ids, numbers = (5).to_bytes(4, "little"), len(Numbers._fields)
     return {
-        "text_input": RawTensor("text_input", "BYTES", [1, 1], _packed_bytes([PROMPT])),
+        "text_input": RawTensor("text_input", "BYTES", [1, 1], packed_bytes([PROMPT])),
         "max_tokens": RawTensor("max_tokens", "INT32", [1, 1], (4).to_bytes(4, "little")),
         "input_ids": RawTensor("input_ids", "INT32", [1, 3], ids * 3),
-        "key": RawTensor("key", "BYTES", [1], _packed_bytes([b"guess"])),
+        "key": RawTensor("key", "BYTES", [1], packed_bytes([b"guess"])),
         "deadline_ns": RawTensor("deadline_ns", "INT64", [1], ((1 << 62).to_bytes(8, "little"))),
-        "delta_text": RawTensor("delta_text", "BYTES", [1, 2], _packed_bytes([b"text", b""])),
+        "delta_text": RawTensor("delta_text", "BYTES", [1, 2], packed_bytes([b"text", b""])),
         "delta_numbers": RawTensor("delta_numbers", "INT64", [1, numbers], bytes(8 * numbers)),
         "delta_log_probs": RawTensor("delta_log_probs", "FP32", [1, 1], bytes(4)),
     }

@@ -6,8 +6,6 @@ The tests share one service; those that kill come last and leave it well.
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,48 +136,6 @@ async def test_each_text_is_vllms_when_two_hundred_requests_of_mixed_kinds_are_s
         assert text == prompt * one.echoes + right, one
         if right_total is not None:
             assert total == pytest.approx(right_total, abs=1e-2), one
-    await service.until(lambda: service.metric("card_slots_in_use") == 0, "all slots free")
-
-
-GUIDES = [
-    ("regex", r"[a-f]{12}-[0-9]{6}", r"[a-f]{12}-[0-9]{6}"),
-    ("choice", '["left of here", "right of here"]', "(left|right) of here"),
-    (
-        "json_schema",
-        json.dumps({
-            "type": "object",
-            "properties": {"a": {"type": "integer", "maximum": 99}, "b": {"enum": ["x", "y"]}},
-            "required": ["a", "b"],
-            "additionalProperties": False,
-        }),
-        r'\{\s*"a"\s*:\s*-?\d+\s*,\s*"b"\s*:\s*"[xy]"\s*\}',
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "guide", "shape"), GUIDES)
-async def test_guide_holds_the_text_when_candidates_are_verified(
-    service: RunningService, kind: str, guide: str, shape: str
-) -> None:
-    asked = {"guided_decoding_guide_type": kind, "guided_decoding_guide": guide, "max_tokens": 64}
-    text = await service.text(PROMPTS[0], **asked)
-    assert re.fullmatch(shape, text), text
-    assert await service.text(PROMPTS[0], decoding="autoregressive", **asked) == text
-
-
-async def test_seed_repeats_a_sampled_text(service: RunningService) -> None:
-    async def text() -> str:
-        return await service.text(PROMPTS[0], max_tokens=48, temperature=0.9, top_k=20, seed=11)
-
-    alone = await text()
-    beside = (service.text(PROMPTS[n], max_tokens=MAX_TOKENS) for n in range(1, 5))
-    again, *_ = await asyncio.gather(text(), *beside)
-    assert again == alone
-
-
-async def test_slot_is_free_when_a_client_leaves(service: RunningService) -> None:
-    async for _ in service.stream(text_input=PROMPTS[0], max_tokens=300, end_id=-1, stream=True):
-        break
     await service.until(lambda: service.metric("card_slots_in_use") == 0, "all slots free")
 
 

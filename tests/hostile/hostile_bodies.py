@@ -62,6 +62,10 @@ LARGE: dict[str, tuple[str, Make]] = {
         _RESPONSE,
         _fill('"input":[', '{"type":"function_call","call_id":"","name":"f","arguments":""},'),
     ),
+    "one long word": ("/tokenize", _fill('"prompt":"', "a", '"')),
+    "many words": ("/tokenize", _fill('"return_token_strs":true,"prompt":"', "ab c ", '"')),
+    "many ids": ("/detokenize", _fill('"tokens":[', "9,")),
+    "wrong ids": ("/detokenize", _fill('"tokens":[', "-1,")),
 }
 """By name: the path, and what makes the body."""
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tritonclient.grpc.aio as grpc
 import yaml
 from real_pair import PAIR
-from tritonclient.grpc import InferInput, InferResult
+from tritonclient.grpc import InferResult
+from wire_tensors import tensor_of
 
 from card.cache import Pool
 from card.serving.geometry import pool_geometry
@@ -160,7 +160,7 @@ class RunningService(Service):
         async with grpc.InferenceServerClient(self.grpc) as client:
             request: dict[str, Any] = {
                 "model_name": model,
-                "inputs": [_tensor(name, value) for name, value in tensors.items()],
+                "inputs": [tensor_of(name, value) for name, value in tensors.items()],
                 "parameters": parameters,
             }
             if timeout_us is not None:
@@ -308,53 +308,6 @@ def _post(url: str, body: Mapping[str, Any]) -> tuple[int, str]:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
-
-
-DTYPES = {
-    **dict.fromkeys(
-        (
-            "text_input",
-            "decoding",
-            "drafter",
-            "forbidden_drafter",
-            "growth",
-            "acceptance",
-            "cache_salt",
-            "stop_words",
-            "bad_words",
-            "guided_decoding_guide_type",
-            "guided_decoding_guide",
-            "key",
-            "draft_key",
-            "delta_text",
-        ),
-        "BYTES",
-    ),
-    **dict.fromkeys(
-        ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-        "FP32",
-    ),
-    "seed": "UINT64",
-    "deadline_ns": "INT64",
-}
-"""Of inputs that are not INT32; written down anew, so that the server's table is tested by it."""
-_NUMPY = {"BYTES": np.object_, "FP32": np.float32, "UINT64": np.uint64, "INT64": np.int64,
-          "INT32": np.int32, "BOOL": np.bool_}  # fmt: skip
-
-
-def _tensor(name: str, value: Any) -> InferInput:
-    """`value` as a tensor [1, n]; an array is sent as it is."""
-    if isinstance(value, np.ndarray):
-        array = value
-        dtype = next(key for key, kind in _NUMPY.items() if np.dtype(kind) == array.dtype)
-    else:
-        row = value if isinstance(value, list) else [value]
-        dtype = "BOOL" if isinstance(row[0], bool) else DTYPES.get(name, "INT32")
-        row = [item.encode() if isinstance(item, str) else item for item in row]
-        array = np.array([row], _NUMPY[dtype])
-    tensor = InferInput(name, list(array.shape), dtype)
-    tensor.set_data_from_numpy(array)
-    return tensor
 
 
 def _reply(result: InferResult) -> Reply:

@@ -25,7 +25,6 @@ SELECTION = (
     Cell("target", Blow.PAUSE, Moment.MID_STREAM, pause_s=0.5),
     Cell("preprocessing", Blow.STOP, Moment.IDLE),
     Cell("postprocessing", Blow.KILL, Moment.MID_STREAM),
-    Cell("postprocessing", Blow.PAUSE, Moment.MID_STREAM, pause_s=0.5),
     Cell("card", Blow.KILL, Moment.MID_STREAM),
     Cell("card", Blow.STOP, Moment.MID_STREAM),
     Cell("server", Blow.KILL, Moment.MID_STREAM),

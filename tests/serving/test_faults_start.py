@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from real_pair import PAIR
+from running_service import get
 from safetensors.torch import load_file, save_file
 
 from card.cache.pool import pool_bytes
@@ -84,6 +87,33 @@ def test_weights_that_only_the_engine_can_judge_end_the_start(tmp_path: Path) ->
     assert reason.startswith(f"error: target cannot be loaded: {model}: {name} holds values")
     assert "gave_up" in ending.said.rstrip().splitlines()[-1]
     assert not ending.was_ready
+
+
+HANGS = """
+import time, typer
+from card.serving import model_files, supervisor
+model_files.check_model_files = lambda settings: time.sleep(3600)
+typer.run(supervisor.main)
+"""
+
+
+def test_health_answers_and_sigterm_ends_it_when_reading_the_model_files_hangs(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "settings.yaml"
+    models = {role: {"path": str(PAIR / role)} for role in ("target", "draft")}
+    file.write_text(yaml.safe_dump(models), encoding="utf-8")
+    command = [sys.executable, "-c", HANGS]
+    with starting_service(load_settings(file), file, tmp_path / "log", command=command) as service:
+        process, port = service.server.process, service.settings.serving.health_port
+        limit_s = time.monotonic() + END_S
+        while get(f"http://127.0.0.1:{port}/live")[0] != 200:
+            assert time.monotonic() < limit_s, "nobody says that it starts"
+            time.sleep(LOOK_S)
+        status, told = get(f"http://127.0.0.1:{port}/ready")
+        assert (status, json.loads(told)["state"]) == (503, "starting")
+        process.terminate()
+        assert process.wait(END_S) == 0
 
 
 # --- the server ----------------------------------------------------------------------------------

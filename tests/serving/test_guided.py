@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from typing import Annotated, Any, Literal
 
 import openai
@@ -59,37 +58,6 @@ async def test_eight_guided_streams_write_what_the_target_alone_writes(
         assert await texts(decoding) == alone
     for text in alone:
         assert list(json.loads(text)) == SCHEMA["required"]
-
-
-@pytest.mark.parametrize(
-    ("kind", "guide", "pattern"),
-    [
-        ("regex", "[0-9]{3}-[a-f]{2}", "[0-9]{3}-[a-f]{2}"),
-        ("ebnf_grammar", 'root ::= ("up" | "down") " " [0-9]', "(up|down) [0-9]"),
-        ("choice", '["yes", "no"]', "yes|no"),
-        ("json", None, None),
-    ],
-)
-async def test_every_kind_of_guide_is_kept(
-    server: RunningService, kind: str, guide: str | None, pattern: str | None
-) -> None:
-    asked = {} if guide is None else {"guided_decoding_guide": guide}
-    for ending in ({}, {"end_id": -1}):  # a complete guide ends the text
-        (reply,) = await server.ask(
-            text_input="x = ",
-            max_tokens=200,
-            guided_decoding_guide_type=kind,
-            **asked,
-            **ending,
-            temperature=0.9,
-            seed=3,
-        )
-        if pattern is None:
-            if reply.finish_reason == "stop":
-                assert isinstance(json.loads(reply.text), dict | list)
-        else:
-            assert re.fullmatch(pattern, reply.text)
-            assert reply.finish_reason == "stop"
 
 
 async def test_a_guide_that_cannot_be_compiled_harms_nobody(server: RunningService) -> None:

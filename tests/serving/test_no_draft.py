@@ -1,21 +1,26 @@
-"""A service without a draft: it speculates by n-grams, and nothing waits for what is not there.
-
-That it writes the target's own text, and survives its target, says `test_drafters_struck.py`.
-"""
+"""A service without a draft: it speculates by n-grams, and nothing waits for what is not there."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
+from every_way import Asked, write_so_while_one_is_struck
 from running_service import Overrides, Reply, RunningService, StartService
+
+ASKED: list[Asked] = [
+    ("def fibonacci(n):", {"max_tokens": 160, "end_id": -1}, {}),
+    ("import os\n\n\ndef walk(path):\n    for name in", {"max_tokens": 160, "seed": 5}, {}),
+    ("x", {"max_tokens": 160, "end_id": -1, "temperature": 0.8, "seed": 5}, {"decoding": "pearl"}),
+]
 
 
 @pytest.fixture(scope="module")
 def alone(start_service: StartService) -> Iterator[RunningService]:
     settings: Overrides = {
         "draft": {"path": "/nowhere/draft"},
-        "speculation": {"drafter": "ngram", "shared_ngrams": True},
+        "speculation": {"drafter": "ngram", "shared_ngrams": True, "query": "subtree"},
     }
     with start_service(settings) as service:
         yield service
@@ -42,3 +47,10 @@ async def test_a_second_text_with_a_salt_takes_fewer_passes(alone: RunningServic
     assert other == first
     unkept = [await steps(salt, skip_reading_prefix_cache=True) for salt in ("a", "c")]
     assert [*unkept, await steps("c")] == [first] * 3, "neither told nor kept"
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+async def test_text_when_the_target_is_struck_goes_on(
+    alone: RunningService, blow: signal.Signals
+) -> None:
+    await write_so_while_one_is_struck(alone, ASKED, "target", blow)

@@ -169,22 +169,6 @@ async def test_a_device_that_floods_and_breaks_every_rule_gets_its_text_and_so_d
     assert service.health["state"] == "ready"
 
 
-async def test_a_strangers_key_reaches_no_session(service: RunningService) -> None:
-    async def strange() -> AsyncIterator[Draft]:
-        yield Draft(0, (1,))
-
-    async with CardClient(service.grpc) as client:
-        right = await alone(client, PROMPTS[0])
-        request = request_for(PROMPTS[0], decoding="draft_then_verify")
-        with pytest.raises(CardError, match="draft_key is 'guess'; it must be 32 hexadecimal"):
-            await read(client.stream(request_for(PROMPTS[0], draft_key="guess")))
-        served, _ = await asyncio.gather(
-            read(stream(client, request, Recorded(right.ids, 0.0), whole=True)),
-            client.send_drafts("0" * 32, strange()),
-        )
-    assert (served.text, served.ids) == (right.text, right.ids)
-
-
 @pytest.mark.parametrize(
     ("model", "blow"),
     [("remote", signal.SIGKILL), ("remote", signal.SIGSTOP), ("draft", signal.SIGKILL)],

@@ -186,14 +186,6 @@ def test_serve_prints_a_curl_line_that_works_and_stops_on_sigterm(ports: list[in
         assert run.residue() == []
 
 
-def test_a_busy_port_is_one_line_that_says_what_to_do(ports: list[int]) -> None:
-    with socket.create_server(("127.0.0.1", ports[1])), terminal(PROMPT, ports=ports) as run:
-        assert run.end() == 2
-        (line,) = run.shown.splitlines()
-        assert line.startswith(f"error: --grpc-port: port {ports[1]} is busy: ")
-        assert run.residue() == []
-
-
 def test_openais_printed_line_works_and_everything_stops_on_ctrl_c(ports: list[int]) -> None:
     port = ports[-1]
     with terminal("--openai", f"--openai-port={port}", ports=ports[:-1]) as run:

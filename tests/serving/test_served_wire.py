@@ -10,38 +10,32 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
-from numpy.typing import NDArray
 from running_service import Refused, RunningService
 from tritonclient.utils import InferenceServerException
+from wire_tensors import tensor_of
 
 PROMPT = "def fibonacci(n):"
-
-
-def tensor(name: str, array: NDArray[Any], dtype: str) -> grpc.InferInput:
-    one = grpc.InferInput(name, list(array.shape), dtype)
-    one.set_data_from_numpy(array)
-    return one
 
 
 def as_tensorrt_llm_sends(prompt: str, *, streaming: bool, temperature: float) -> list[Any]:
     """The tensors of `inflight_batcher_llm/client/end_to_end_grpc_client.py`, all its flags set."""
     return [
-        tensor("text_input", np.array([[prompt]]).astype(object), "BYTES"),
-        tensor("max_tokens", np.array([[24]], np.int32), "INT32"),
-        tensor("stream", np.array([[streaming]], bool), "BOOL"),
-        tensor("beam_width", np.array([[1]], np.int32), "INT32"),
-        tensor("temperature", np.array([[temperature]], np.float32), "FP32"),
-        tensor("num_return_sequences", np.array([[1]], np.int32), "INT32"),
-        tensor("bad_words", np.array([["zebra"]], object), "BYTES"),
-        tensor("stop_words", np.array([["zebra", ""]], object), "BYTES"),
-        tensor("repetition_penalty", np.array([[1.1]], np.float32), "FP32"),
-        tensor("presence_penalty", np.array([[0.1]], np.float32), "FP32"),
-        tensor("frequency_penalty", np.array([[0.1]], np.float32), "FP32"),
-        tensor("return_log_probs", np.array([[True]], bool), "BOOL"),
-        tensor("end_id", np.array([[0]], np.int32), "INT32"),
-        tensor("pad_id", np.array([[0]], np.int32), "INT32"),
-        tensor("exclude_input_in_output", np.array([[False]], bool), "BOOL"),
-        tensor("return_perf_metrics", np.array([[True]], bool), "BOOL"),
+        tensor_of("text_input", np.array([[prompt]]).astype(object)),
+        tensor_of("max_tokens", np.array([[24]], np.int32)),
+        tensor_of("stream", np.array([[streaming]], bool)),
+        tensor_of("beam_width", np.array([[1]], np.int32)),
+        tensor_of("temperature", np.array([[temperature]], np.float32)),
+        tensor_of("num_return_sequences", np.array([[1]], np.int32)),
+        tensor_of("bad_words", np.array([["zebra"]], object)),
+        tensor_of("stop_words", np.array([["zebra", ""]], object)),
+        tensor_of("repetition_penalty", np.array([[1.1]], np.float32)),
+        tensor_of("presence_penalty", np.array([[0.1]], np.float32)),
+        tensor_of("frequency_penalty", np.array([[0.1]], np.float32)),
+        tensor_of("return_log_probs", np.array([[True]], bool)),
+        tensor_of("end_id", np.array([[0]], np.int32)),
+        tensor_of("pad_id", np.array([[0]], np.int32)),
+        tensor_of("exclude_input_in_output", np.array([[False]], bool)),
+        tensor_of("return_perf_metrics", np.array([[True]], bool)),
     ]
 
 
@@ -112,9 +106,7 @@ def test_grpc_infer_without_a_stream_says_that_the_model_is_decoupled(
 
 
 BAD: list[tuple[str, Any, str]] = [
-    ("max_tokens", 0, "max_tokens is 0"),
     ("temperature", math.nan, "temperature is nan"),
-    ("stop_words", ["x"] * 17, "stop_words has 17 elements"),
     ("text_input", b"\xff\xfe", "text_input is b'\\xff\\xfe'"),
     ("text_input", "x " * 5000, "text_input is 5001 tokens long"),
     # Triton's own front end refuses these, by name too.
@@ -146,8 +138,6 @@ async def test_a_bad_value_is_refused_by_name_and_the_server_stays_healthy(
     [
         ({"text_input": "x", "max_token": 8}, "parameter is 'max_token'"),
         ({"text_input": "x", "timeout": -1}, "timeout is -1"),
-        ({"text_input": "x", "priority": -1}, "priority is -1"),
-        ({"text_input": "x", "timeout": "soon"}, "timeout is 'soon'"),
         ({"max_tokens": 8}, "text_input is missing"),
         # Triton's HTTP front end refuses these and does not say which field it was.
         ({"text_input": "x", "max_tokens": "many"}, "Unable to parse"),

@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("tensorrt_llm")
-    with running_service(folder, SETTINGS, make_environment(folder, "1.2.1")) as running:
+    with running_service(folder, SETTINGS, make_environment(folder)) as running:
         yield running
 
 

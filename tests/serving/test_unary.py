@@ -10,26 +10,13 @@ import pytest
 import tritonclient.grpc as grpc
 from running_service import RunningService
 from tritonclient.utils import InferenceServerException
+from wire_tensors import tensor_of
 
 PROMPT = "def fibonacci(n):"
-DTYPES = {np.dtype(np.int32): "INT32", np.dtype(np.float32): "FP32", np.dtype(bool): "BOOL"}
 
 
 def tensors(**values: Any) -> list[grpc.InferInput]:
-    """[1, n] of each, or what is already an array."""
-    found = []
-    for name, value in values.items():
-        if isinstance(value, str):
-            array = np.array([[value.encode()]], np.object_)
-        else:
-            array = np.asarray(value)
-            array = array if array.ndim > 1 else array.reshape(1, -1)
-            kinds = {"i": np.int32, "f": np.float32}
-            array = array.astype(kinds.get(array.dtype.kind, array.dtype))
-        one = grpc.InferInput(name, list(array.shape), DTYPES.get(array.dtype, "BYTES"))
-        one.set_data_from_numpy(array)
-        found.append(one)
-    return found
+    return [tensor_of(name, value) for name, value in values.items()]
 
 
 async def test_a_unary_call_has_the_text_of_the_stream(server: RunningService) -> None:
@@ -69,7 +56,9 @@ async def test_tokens_in_tokens_out_under_the_name_of_tensorrt_llm(server: Runni
         stopped = client.infer(
             "tensorrt_llm",
             tensors(
-                **sent, exclude_input_in_output=True, stop_words_list=np.array([[[wanted[5]], [1]]])
+                **sent,
+                exclude_input_in_output=True,
+                stop_words_list=np.array([[[wanted[5]], [1]]], np.int32),
             ),
         )
         streamed_tokens = client.infer(

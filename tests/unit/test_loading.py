@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import re
 import threading
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
-
 from card.engines.load_lock import LoadLock
-from card.engines.phases import phase, watched_by
 from card.serving.notices import Notices
 
 _SOON_S = 10.0
@@ -85,19 +80,6 @@ def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(tmp_path: Path
         os.close(lives)
         os.close(ends)
         os.waitpid(forked, 0)
-
-
-def test_a_phase_is_told_while_it_lasts_and_logged_afterwards(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
-    told: list[str] = []
-    with watched_by(told.append), phase("compile", "models/target"):
-        assert told == ["compile"]
-        assert not caplog.messages
-    assert told == ["compile", ""]
-    (message,) = caplog.messages
-    assert re.fullmatch(r"models/target: compile took \d+\.\d s", message)
 
 
 def test_the_supervisor_reads_the_phase_and_how_long_it_has_lasted(tmp_path: Path) -> None:

@@ -27,9 +27,8 @@ from gpu.report import Found, PhaseRecord
 
 Job = TypeVar("Job")
 
-_ASKING_S = 3.0
-"""How long the processes of a phase have to say where their threads are."""
-_LOOK_S = 0.5
+_ANSWER_S = 2.0
+"""How long a process has to say where its threads are."""
 _ENDING_S = 5.0
 """How long a process has to end after its last result."""
 
@@ -94,17 +93,14 @@ def _follow(
 
 
 def _stacks_of(process: SpawnProcess, said: Path) -> list[str]:
-    """Where all threads are, of the phase's process and of those that it started, one process after
-    the other: two at a time would mix their lines."""
+    """Where all threads are, of the phase's process and of those that it started. One process is
+    asked after the other, or their lines would mix."""
     before = said.stat().st_size
     first = psutil.Process(process.pid)
     for one in (first, *first.children(recursive=True)):
-        known, limit_s = said.stat().st_size, time.monotonic() + _ASKING_S
         with contextlib.suppress(psutil.NoSuchProcess):
             one.send_signal(signal.SIGUSR1)
-        while said.stat().st_size == known and time.monotonic() < limit_s:
-            time.sleep(_LOOK_S)
-        time.sleep(_LOOK_S)
+        time.sleep(_ANSWER_S)
     return said.read_bytes()[before:].decode(errors="replace").splitlines()
 
 

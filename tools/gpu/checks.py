@@ -20,9 +20,9 @@ from card.decoding import TargetLoop
 from card.drafting import DraftLoop, make_drafters
 from card.engines import Engine, SequenceTokens
 from card.engines.calibration import make_row_invariant
-from card.engines.layout import EXTENT_MULTIPLE
+from card.engines.interface import BLOCK
 from card.engines.options import Dtype, EngineOptions
-from card.engines.prefix_cache import BLOCK
+from card.engines.sessions import EXTENT_MULTIPLE
 from card.engines.torch.captured.engine import CapturedEngine
 from card.engines.torch.engine import TorchEngine
 from card.serving.geometry import pool_geometry
@@ -37,9 +37,6 @@ larger what is summed, the further off it is rounded."""
 
 LEAST_AGREEMENT: dict[str, float] = {"float32": 0.99, "bfloat16": 0.9, "float16": 0.97}
 """Share of positions with the same first choice; ties and near-ties may fall either way."""
-
-_SHARING = 8
-"""Sessions that read the same text in the same passes."""
 
 _AROUND = 6
 """Rows on each side of a border between extents."""
@@ -86,15 +83,12 @@ def check_rows(pair: Pair, device: str, extent: Extent) -> tuple[Check, CheckedE
     wrong = [
         f"at the border of {at} positions" for at in borders if _border_shows(engine, pair, at)
     ]
-    if not _share_a_pass(engine, pair):
-        wrong.append(f"in a pass that {_SHARING} sessions share")
     if not _read_behind_kept_text(engine, pair):
         wrong.append("behind text with kept KV")
     on_kernels = isinstance(engine, CapturedEngine)
     detail = f"{'kernels' if on_kernels else 'the eager decoder'}, padded to "
     detail += f"{engine.options.row_multiple} rows; the same bits on both sides of "
-    detail += f"{', '.join(map(str, borders))} positions, in a pass of {_SHARING} sessions, and "
-    detail += "behind text with kept KV"
+    detail += f"{', '.join(map(str, borders))} positions, and behind text with kept KV"
     if wrong:
         detail = f"other bits {', '.join(wrong)}"
     multiple = float(engine.options.row_multiple)
@@ -118,22 +112,6 @@ def _border_shows(engine: CheckedEngine, pair: Pair, border: int) -> bool:
     one = read(engine, tokens, [*before, *[1] * (2 * _AROUND)])[-2 * _AROUND :]
     many = read(engine, tokens, [*before, 2 * _AROUND])[-2 * _AROUND :]
     return one.tobytes() != many.tobytes()
-
-
-def _share_a_pass(engine: CheckedEngine, pair: Pair) -> bool:
-    """Whether each of several sessions reads as if it were alone."""
-    many = engine.reconfigured(replace(engine.options, sessions=_SHARING))
-    tokens = text_of(pair, 48)
-    expected = read(many, tokens, [16, 16, 16])
-    sessions = [many.open_session() for _ in range(_SHARING)]
-    for start in range(0, 48, 8):
-        batch = [SequenceTokens(session, tokens[start : start + 8]) for session in sessions]
-        for session, logits in zip(sessions, many.forward(batch), strict=True):
-            rows = np.stack([logits.row(row) for row in range(8)])
-            if rows.tobytes() != expected[start : start + 8].tobytes():
-                return False
-            many.commit_kv(session, range(8))
-    return True
 
 
 def _read_behind_kept_text(engine: CheckedEngine, pair: Pair) -> bool:

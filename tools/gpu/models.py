@@ -36,7 +36,6 @@ class Extent:
     rounds       measurements of a step, of which the median counts
     copied       bytes copied to measure bandwidth
     shape        of the random pair, a key of `aligned.SHAPES`
-    agreements   of the random pairs that are compared after the one at `AGREEMENT`
     rows         of the timed steps
     gamma        of draft-then-verify and PEARL
     streams      at once, where many are
@@ -50,17 +49,13 @@ class Extent:
     rounds: int
     copied: int
     shape: str
-    agreements: tuple[float, ...]
     rows: tuple[int, ...] = (1, 8, 32, 64)
     gamma: int = 4
     streams: int = 8
 
 
-AGREEMENT = 0.8
-"""Of the random pair that is most wanted."""
-
-FULL = Extent(1152, 256, 4, 96, 192, 30, 1 << 30, "1b-8b", (0.6, 0.9))
-TINY = Extent(300, 48, 1, 16, 16, 3, 1 << 25, "tiny", (), streams=2)
+FULL = Extent(1152, 256, 4, 96, 192, 30, 1 << 30, "1b-8b")
+TINY = Extent(300, 48, 1, 16, 16, 3, 1 << 25, "tiny", streams=2)
 """For a processor, which only shows that the code runs."""
 
 

@@ -8,29 +8,29 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 
 from card.settings import REPOSITORY_ROOT
 from gpu.checks import check_logits, check_rows, check_texts, settings_of
-from gpu.models import AGREEMENT, Extent, Pair, load_draft, load_target
+from gpu.models import Extent, Pair, load_draft, load_target
 from gpu.report import Check, Found, Timed
 from gpu.timing import Demand, compare, step_costs
 
 _TOKENIZER = REPOSITORY_ROOT / "tests/pair/draft"
 """Every checkout has it, and it has fewer ids than any of the shapes."""
 _UNREAL = "random weights: compute and memory traffic are real, the text is not"
+AGREEMENT = 0.8
+"""Of the random pair."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a phase is to look at.
+    """What a phase looks at.
 
-    pair     for the phases that make none themselves
-    scratch  folder for what a phase writes, emptied behind it
-    kept     folder for the random pair that several phases look at, emptied behind the last
+    pair     the pair of the checkout
+    scratch  folder for the random pair, which all phases share
     """
 
     pair: Pair
@@ -38,23 +38,12 @@ class Job:
     draft_device: str
     extent: Extent
     scratch: Path
-    kept: Path
-
-    @property
-    def random_pair(self) -> Pair:
-        """Of the usual shape and agreement, made by the first phase that wants it."""
-        return _random_pair(self.extent.shape, AGREEMENT, self.device, self.kept / "pair")
-
-    def own_pair(self, shape: str, agreement: float) -> Pair:
-        """A random pair in place of the one before."""
-        folder = self.scratch / "pair"
-        shutil.rmtree(folder, ignore_errors=True)
-        return _random_pair(shape, agreement, self.device, folder)
 
 
-def _random_pair(shape: str, agreement: float, device: str, folder: Path) -> Pair:
-    """A pair in `folder`, made there unless an earlier phase has finished making it. Raises
+def random_pair(job: Job) -> Pair:
+    """The pair of random weights, which the first phase that wants it makes. Raises
     `aligned.AlignmentError`."""
+    folder, shape = job.scratch / "pair", job.extent.shape
     made = folder / "pair.json"
     if not made.exists():
         # transformers takes seconds to import, and only this needs it.
@@ -64,10 +53,11 @@ def _random_pair(shape: str, agreement: float, device: str, folder: Path) -> Pai
 
         disable_progress_bar()
         shutil.rmtree(folder, ignore_errors=True)
-        make_pair(SHAPES[shape], agreement, folder, _TOKENIZER, device=torch.device(device))
-        _forget(device)
+        device = torch.device(job.device)
+        make_pair(SHAPES[shape], AGREEMENT, folder, _TOKENIZER, device=device)
+        _forget(job.device)
     found = json.loads(made.read_text(encoding="utf-8"))
-    name = f"{shape}, agreement {found['held_out']:.2f} (asked {agreement:g}), {_UNREAL}"
+    name = f"{shape}, agreement {found['held_out']:.2f} (asked {AGREEMENT:g}), {_UNREAL}"
     return Pair(name, folder / "target", folder / "draft")
 
 
@@ -80,59 +70,31 @@ def check_correctness(job: Job) -> Iterator[Found]:
     yield from check_texts(job.pair, target, draft, job.extent)
 
 
-def time_steps(job: Job) -> Iterator[Found]:
-    """Milliseconds of a step of each model."""
-    yield from _time_steps(job, job.pair)
-
-
-def time_systems(job: Job) -> Iterator[Found]:
-    """Tokens per second of every way to decode."""
-    yield from _time_systems(job, job.pair, Demand())
-
-
 def time_random_pair(job: Job) -> Iterator[Found]:
     """Steps against the floor, and every way to decode: one stream, greedy."""
-    pair = job.random_pair
-    yield from _time_steps(job, pair)
-    yield from _time_systems(job, pair, Demand(), shapes=("chain", "subtree"))
-
-
-def time_shape(shape: str, job: Job) -> Iterator[Found]:
-    """The same for a random pair of another shape, made for this phase."""
-    pair = job.own_pair(shape, AGREEMENT)
-    yield from _time_steps(job, pair)
-    yield from _time_systems(job, pair, Demand())
-
-
-def time_demands(job: Job) -> Iterator[Found]:
-    """Every way to decode for many streams and sampled, and at other agreements."""
-    demands = Demand(streams=job.extent.streams), Demand(temperature=0.8)
-    yield from _time_systems(job, job.random_pair, *demands)
-    for agreement in job.extent.agreements:
-        yield from _time_systems(job, job.own_pair(job.extent.shape, agreement), Demand())
-
-
-PHASES: dict[str, Callable[[Job], Iterator[Found]]] = {
-    "correctness": check_correctness,
-    "8b": time_random_pair,
-    "8b-more": time_demands,
-    "steps": time_steps,
-    "systems": time_systems,
-    "32b": partial(time_shape, "3b-32b"),
-}
-"""Most wanted first. `steps` and `systems` look at the pair of the checkout; those of ``8b`` at a
-random pair of that shape, and on a processor of a tiny one."""
-
-USUAL = ("correctness", "8b", "8b-more")
-
-
-def _time_steps(job: Job, pair: Pair) -> Iterator[Found]:
+    pair = random_pair(job)
     for model, load in (("target", load_target), ("draft", load_draft)):
         engine = load(pair, job.device, "auto", job.extent.context)
         for step in step_costs(model, engine, job.extent):
             yield Timed(pair.name, "steps", asdict(step))
         del engine
         _forget(job.device)
+    yield from _time_systems(job, pair, Demand(), shapes=("chain", "subtree"))
+
+
+def time_demands(job: Job) -> Iterator[Found]:
+    """Every way to decode, for many streams and sampled."""
+    demands = Demand(streams=job.extent.streams), Demand(temperature=0.8)
+    yield from _time_systems(job, random_pair(job), *demands)
+
+
+PHASES: dict[str, Callable[[Job], Iterator[Found]]] = {
+    "correctness": check_correctness,
+    "8b": time_random_pair,
+    "8b-more": time_demands,
+}
+"""Most wanted first. Those of ``8b`` look at a random pair of that shape, and on a processor at a
+tiny one."""
 
 
 def _time_systems(

@@ -15,39 +15,24 @@ import torch
 from card.engines.processor import computes_in_bfloat16
 
 
-@dataclass(frozen=True)
-class Environment:
-    """Where a check ran: a device, as asked for and as its driver names it, and its software.
-
-    memory_gib  of the device; 0 on a processor
-    count       visible CUDA devices
-    """
-
-    device: str
-    name: str = platform.machine()
-    capability: str = "with bfloat16" if computes_in_bfloat16() else "without bfloat16"
-    memory_gib: float = 0.0
-    count: int = 0
-    torch_version: str = str(torch.__version__)
-    cuda_version: str = torch.version.cuda or "none"
-    python_version: str = platform.python_version()
-
-    @classmethod
-    def of(cls, device: torch.device) -> Environment:
-        """What is known of a device."""
-        if device.type == "cpu":
-            return cls("cpu")
-        found = torch.cuda.get_device_properties(device)
-        capability, memory_gib = f"{found.major}.{found.minor}", found.total_memory / (1 << 30)
-        count = torch.cuda.device_count()
-        return cls(str(device), found.name, capability, memory_gib, count)
-
-    def __str__(self) -> str:
-        memory = f", {self.memory_gib:.0f} GiB, {self.count} visible" if self.count else ""
-        return (
-            f"{self.device}: {self.name} ({self.capability}{memory}); torch {self.torch_version}, "
-            f"CUDA {self.cuda_version}, Python {self.python_version}"
-        )
+def environment_of(device: torch.device) -> dict[str, Any]:
+    """Where a check runs: the device as its driver names it, and the software."""
+    software = {
+        "device": str(device),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda or "none",
+        "python": platform.python_version(),
+    }
+    if device.type == "cpu":
+        return {**software, "name": platform.machine(), "bfloat16": computes_in_bfloat16()}
+    found = torch.cuda.get_device_properties(device)
+    return {
+        **software,
+        "name": found.name,
+        "capability": f"{found.major}.{found.minor}",
+        "memory_gib": round(found.total_memory / (1 << 30)),
+        "visible": torch.cuda.device_count(),
+    }
 
 
 @dataclass(frozen=True)
@@ -109,7 +94,7 @@ Tables = dict[str, list[dict[str, Any]]]
 class Report:
     """Everything one run found. `file` is where it is kept; None: nowhere."""
 
-    environment: Environment
+    environment: dict[str, Any]
     file: Path | None = None
     seconds: float = 0.0
     phases: list[PhaseRecord] = field(default_factory=list)
@@ -137,34 +122,21 @@ class Report:
         """The last line."""
         failed = [check.name for check in self.checks if not check.passed]
         unfinished = [f"{p.name} ({p.state})" for p in self.phases if p.state != "finished"]
-        word = "FAIL" if not self.passed else "PASS" if self.checks else "NOTHING CHECKED"
-        said = f"{len(self.checks) - len(failed)} of {len(self.checks)} checks on "
-        said += f"{self.environment.device} in {self.seconds:.0f} s"
-        if failed:
-            said += f"; failed: {', '.join(failed)}"
-        if unfinished:
-            said += f"; not finished: {', '.join(unfinished)}"
-        if self.environment.device == "cpu":
+        said = f"{'PASS' if self.passed else 'FAIL'}: {len(self.checks) - len(failed)} of "
+        said += f"{len(self.checks)} checks on {self.environment['device']} in {self.seconds:.0f} s"
+        for what, names in (("failed", failed), ("not finished", unfinished)):
+            said += f"; {what}: {', '.join(names)}" if names else ""
+        if self.environment["device"] == "cpu":
             said += "; no GPU was used, so this says nothing of one"
-        return f"{word}: {said}"
+        return said
 
     def write(self) -> None:
-        """Save all findings so far, atomically."""
+        """Save all findings so far, atomically. Raises `OSError`."""
         if self.file is None:
             return
         content: dict[str, Any] = {"date": datetime.now().astimezone().isoformat()}
         content |= {"verdict": self.verdict()} | asdict(self)
         del content["file"]
         written = self.file.with_suffix(".json.tmp")
-        try:
-            written.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-            os.replace(written, self.file)
-        except OSError:
-            written.unlink(missing_ok=True)
-            raise
-
-
-def named_by_time(folder: Path) -> Path:
-    """A file for the results of a run that begins now, in a folder that is made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{datetime.now().astimezone():%Y-%m-%dT%H%M%S}-gpu.json"
+        written.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+        os.replace(written, self.file)

@@ -16,11 +16,10 @@ from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 from card_client import CardError
 from card_client.chat_template import ChatTemplateError
 from card_gateway.template import read_model
-from loading.held import most_held, shares, shares_table
+from loading.memory import long_texts, most_held, shares, shares_table
 from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
 from loading.service import Service, results_folder, running_service
 from loading.supervised import ProcessEndedError
-from loading.texts import long_texts
 
 CONCURRENCIES = (1, 4, 8)
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"

@@ -10,10 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # a recipe names a divergence, and needs no torch for it
-    from torch import Tensor
+from torch import Tensor
 
 
 class Divergence(str, Enum):

@@ -1,4 +1,4 @@
-"""The one training loop: it lowers a loss that is a function of the step."""
+"""Training for a number of steps: it lowers a loss that is a function of the step."""
 
 from __future__ import annotations
 
@@ -6,16 +6,32 @@ import math
 from collections.abc import Callable
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from training.compute import Compute
 from training.errors import TrainingError
 from training.progress import Show, silent
-from training.recipe import Training
+from training.recipe import Frozen
 
 _BETAS = (0.9, 0.95)
 # Reading a loss waits for the GPU: there, several are read together.
 _LOSSES_READ_AT_ONCE = {"cuda": 16}
+
+
+class Training(Frozen):
+    """One run of the optimiser: AdamW, warm-up, a held peak, then linear to zero.
+
+    ``hold`` is the share of the steps at the peak before the rate begins to fall.
+    """
+
+    steps: int = Field(default=700, ge=1)
+    batch: int = Field(default=8, ge=1, description="texts in a step")
+    peak_rate: float = Field(default=1.5e-3, gt=0)
+    warmup_steps: int = Field(default=100, ge=0)
+    hold: float = Field(default=0.3, ge=0, lt=1)
+    weight_decay: float = Field(default=0.1, ge=0)
+    clip: float = Field(default=1.0, gt=0, description="largest gradient norm")
 
 
 def learning_rate(training: Training, step: int) -> float:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from card.settings import REPOSITORY_ROOT
 from card.settings.paths import own_table
-from card.speculation.ngram_file import MOST_FROZEN, table_of, write_table
+from card.speculation.ngram_tables import MOST_FROZEN, table_of, write_table
 from model_files import ModelFiles, ModelFilesError, model_at, model_files_of
 
 

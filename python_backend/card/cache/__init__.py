@@ -1,18 +1,19 @@
-"""The candidate cache: a pool of slots in shared memory, and the queries of a tree.
+"""The candidate cache: a pool of slots in shared memory.
 
-`layout`        the fields of the pool, and the one role that writes each
-`pool`          the shared file and its directory: `card` creates and locks it, the engines find it
-`header`        its first bytes, and the bells that wake the processes
-`request`       the request of a session: prompt, limits, sampling, speculation
-`slot`          the view with which every role reads a slot; `card` opens and closes it
-`engine_slots`  how the target commits, the draft publishes trees, and devices send chains
-`tree`          validated snapshots of a tree, and the query
-`reports`       the target's steps, likeliest ids and hidden states, where a request or a draft
-                asks for them
+`layout`   the fields of the pool, and the one role that writes each
+`pool`     the shared file and its directory: `card` creates and locks it, the engines find it
+`header`   its first bytes, and the bells that wake the processes
+`slot`     the request of a session, and the view with which every role reads a slot
+`tree`     how the draft publishes candidates, and the checked copy that the target takes
+`chains`   candidates that a device sends
+`commits`  how the target commits tokens, and how `card` opens, reads and closes a slot
+`reports`  the target's steps and likeliest ids, where a request asks for them
+`states`   the target's hidden states, where a draft reads them
 """
 
-from card.cache.engine_slots import DraftProgress, DraftSlot, RemoteSlot, TargetSlot
-from card.cache.header import Bell
+from card.cache.chains import RemoteSlot
+from card.cache.commits import CardSlot, SlotCounters, TargetSlot
+from card.cache.header import Bell, digest_of
 from card.cache.layout import (
     DRAFT_COUNTERS,
     ENGINES,
@@ -30,17 +31,17 @@ from card.cache.layout import (
     SlotState,
 )
 from card.cache.pool import Pool, PoolError
-from card.cache.reports import NO_STATES, States, Step
-from card.cache.request import ANY, SlotRequest, choice_words, digest_of
-from card.cache.slot import CardSlot, SlotCounters, SlotWatch
+from card.cache.reports import Step
+from card.cache.slot import ANY, SlotRequest, SlotWatch, choice_words
+from card.cache.states import NO_STATES, States
 from card.cache.tree import (
     LEAST_CHANCE,
     NO_CANDIDATES,
     ROOT,
     Candidates,
+    DraftProgress,
+    DraftSlot,
     Tree,
-    best_chain,
-    best_subtree,
     descend,
     follow,
     num_agreed,

@@ -24,8 +24,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.engine_slots import DraftSlot, RemoteSlot, TargetSlot
-from card.cache.header import MOST_EPOCHS, Bell, Header
+from card.cache.chains import RemoteSlot
+from card.cache.commits import CardSlot, TargetSlot
+from card.cache.header import MOST_EPOCHS, Bell, Header, Record, digest_words
 from card.cache.layout import (
     MAGIC,
     Geometry,
@@ -34,8 +35,7 @@ from card.cache.layout import (
     slot_dtype,
     whole_lines,
 )
-from card.cache.request import Record, digest_words
-from card.cache.slot import CardSlot
+from card.cache.tree import DraftSlot
 
 _PREFIX = "card-"
 

@@ -1,4 +1,4 @@
-"""The view with which every role reads a slot, and the view with which `card` opens and closes it.
+"""The request of a session, and the view with which every role reads a slot.
 
 A role's view has no method for fields that the role must not write.
 """
@@ -7,19 +7,199 @@ from __future__ import annotations
 
 import time
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.header import Bell
-from card.cache.layout import Finish, SlotState
-from card.cache.reports import States, Step, read_states, read_steps, unpacked
-from card.cache.request import Record, SlotRequest, read_request, write_request
-from card.cache.tree import Tree, read_chain
+from card.cache.header import Record, digest_words
+from card.cache.layout import CHOICE_BYTES, CHOICES, DIGEST_WORDS, NO_SALT, Finish, SlotState
+from card.constraints import GUIDE_TYPES, Guide
+from card.sampling import SamplingParameters
 
-_READ_ATTEMPTS = 3
+_NUMBERS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "seed",
+)
+"""Sampling parameters that the slot holds in one word of the same name."""
+_COUNTS = ("max_tokens", "num_draft_tokens", "likeliest")
+_FLAGS = ("log_probabilities", "prompt_log_probabilities", "proposes", "reuses_kv", "trace")
+"""Flags of the request that the slot holds in one word of the same name."""
+
+_NO_PREDICTION = np.zeros(0, np.int64)
+
+ANY = "auto"
+"""Key of a drafter or growth rule that leaves the choice to the draft's process."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRequest:
+    """The request of a session.
+
+    prompt      [tokens] int64
+    max_tokens  output limit
+    pacing, drafter, growth, acceptance  registry keys of `card.speculation`; drafter and growth
+                       may also be `ANY`
+    num_draft_tokens   γ: draft passes before a verification in draft-then-verify, length of
+                       PEARL's rounds
+    log_probabilities  whether the target reports log-probabilities of output tokens
+    likeliest          number of likeliest ids that the target reports at each position of the
+                       output, and of the prompt if it scores the prompt
+    prompt_log_probabilities  whether the target reports those of the prompt's tokens
+    guide       grammar or schema of the text; None: the text is free
+    proposes    whether the target may add n-gram candidates
+    reuses_kv   whether the engines may reuse kept KV for this text, and keep its KV
+    salt        [SALT_BYTES] only texts of equal salt share KV and n-grams; texts of `NO_SALT` share
+                KV alone
+    trace       whether the target reports each step
+    draft_key_digest  SHA-256 of the key with which a device sends candidates (see `digest_of`);
+                      None: the draft's process makes them
+    prediction  [tokens] int64, the likely output, a source of n-grams
+    """
+
+    prompt: NDArray[np.int64]
+    max_tokens: int
+    pacing: str
+    parameters: SamplingParameters
+    num_draft_tokens: int = 8
+    log_probabilities: bool = False
+    drafter: str = ANY
+    growth: str = ANY
+    acceptance: str = "exact"
+    likeliest: int = 0
+    prompt_log_probabilities: bool = False
+    guide: Guide | None = None
+    proposes: bool = True
+    reuses_kv: bool = True
+    salt: bytes = NO_SALT
+    trace: bool = False
+    draft_key_digest: bytes | None = None
+    prediction: NDArray[np.int64] = field(default_factory=lambda: _NO_PREDICTION)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether a device sends the candidates, so that the draft computes none."""
+        return self.draft_key_digest is not None
+
+
+def choice_words(key: str) -> NDArray[np.int64]:
+    """A registry key as a slot's words, [CHOICE_BYTES / 8] int64.
+
+    Raises ValueError if the key is too long.
+    """
+    name = key.encode("ascii")
+    if len(name) > CHOICE_BYTES:
+        raise ValueError(f"{key} is longer than the {CHOICE_BYTES} bytes of a registry key")
+    return np.frombuffer(name.ljust(CHOICE_BYTES, b"\0"), np.int64)
+
+
+def _choice(words: NDArray[np.int64]) -> str:
+    """The registry key in these words. Raises ValueError (UnicodeDecodeError) if there is none."""
+    return words.tobytes().rstrip(b"\0").decode("ascii")
+
+
+def write_request(record: Record, request: SlotRequest) -> None:
+    """Fill the fields; readers use them only while the slot is open."""
+    record["prompt_length"] = len(request.prompt)
+    record["prompt"][: len(request.prompt)] = request.prompt
+    for name in CHOICES:
+        record[name][:] = choice_words(getattr(request, name))
+    for name in (*_COUNTS, *_FLAGS):
+        record[name] = getattr(request, name)
+    record["salt"][:] = np.frombuffer(request.salt, np.int64)
+    record["prediction_length"] = len(request.prediction)
+    record["prediction"][: len(request.prediction)] = request.prediction
+    parameters = request.parameters
+    for name in _NUMBERS:
+        record[name] = getattr(parameters, name)
+    record["end_id_count"] = len(parameters.end_ids)
+    record["end_ids"][: len(parameters.end_ids)] = parameters.end_ids
+    biases = len(parameters.logit_bias)
+    record["logit_bias_count"] = biases
+    record["logit_bias_ids"][:biases] = [token for token, _ in parameters.logit_bias]
+    record["logit_bias_values"][:biases] = [bias for _, bias in parameters.logit_bias]
+    lengths = [len(word) for word in parameters.bad_words]
+    record["bad_word_count"] = len(lengths)
+    record["bad_word_lengths"][: len(lengths)] = lengths
+    record["bad_word_tokens"][: sum(lengths)] = [t for word in parameters.bad_words for t in word]
+    _write_guide(record, request.guide)
+    # Always written, so that the key of the slot's session before never stays valid.
+    record["draft_key_digest"][:] = (
+        _NO_KEY if request.draft_key_digest is None else digest_words(request.draft_key_digest)
+    )
+
+
+def read_request(record: Record) -> SlotRequest:
+    """The request in the fields. Raises ValueError if they hold none, as during a write."""
+    lengths = record["bad_word_lengths"][: record["bad_word_count"]].tolist()
+    tokens = record["bad_word_tokens"].tolist()
+    words, at = [], 0
+    for length in lengths:
+        words.append(tuple(tokens[at : at + length]))
+        at += length
+    fields: dict[str, Any] = {
+        **{name: _choice(record[name]) for name in CHOICES},
+        **{name: record[name] for name in _COUNTS},
+        **{name: bool(record[name]) for name in _FLAGS},
+    }
+    return SlotRequest(
+        **fields,
+        prompt=record["prompt"][: record["prompt_length"]].copy(),
+        salt=record["salt"].tobytes(),
+        prediction=record["prediction"][: record["prediction_length"]].copy(),
+        parameters=SamplingParameters(
+            bad_words=tuple(words),
+            logit_bias=_logit_bias(record),
+            end_ids=tuple(record["end_ids"][: record["end_id_count"]].tolist()),
+            **{name: record[name] for name in _NUMBERS},
+        ),
+        guide=_read_guide(record),
+        draft_key_digest=_read_key_digest(record),
+    )
+
+
+def _logit_bias(record: Record) -> tuple[tuple[int, float], ...]:
+    count = record["logit_bias_count"]
+    ids, values = record["logit_bias_ids"][:count], record["logit_bias_values"][:count]
+    return tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+
+_NO_KEY = np.zeros(DIGEST_WORDS, np.int64)
+"""Stands for "no digest"; finding a key with this SHA-256 is infeasible."""
+
+
+def _read_key_digest(record: Record) -> bytes | None:
+    words = record["draft_key_digest"]
+    return bytes(words.tobytes()) if words.any() else None
+
+
+_NO_GUIDE = -1
+
+
+def _write_guide(record: Record, guide: Guide | None) -> None:
+    text = guide.text.encode() if guide is not None else b""
+    record["guide_kind"] = GUIDE_TYPES.index(guide.kind) if guide is not None else _NO_GUIDE
+    record["guide_length"] = len(text)
+    words = np.frombuffer(text.ljust(-(-len(text) // 8) * 8), np.int64)
+    record["guide"][: len(words)] = words
+
+
+def _read_guide(record: Record) -> Guide | None:
+    kind = record["guide_kind"]
+    if kind == _NO_GUIDE:
+        return None
+    if not 0 <= kind < len(GUIDE_TYPES):
+        raise ValueError(f"guide type {kind} is unknown; allowed: 0 to {len(GUIDE_TYPES) - 1}")
+    text = record["guide"].tobytes()[: record["guide_length"]]
+    return Guide(GUIDE_TYPES[kind], text.decode())
 
 
 class SlotView:
@@ -81,36 +261,6 @@ class SlotView:
             return Finish.RUNNING  # a commit is under way, or a kill interrupted it
         return Finish(record["finish"])
 
-    def tree(self, session_id: int, vocabulary: int, *, remote: bool = False) -> Tree | None:
-        """A validated snapshot of the draft's tree for `session_id`, or None.
-
-        remote  a device drafts for the session; its chain is returned as the tree
-        """
-        record = self._record
-        if remote:
-            return read_chain(record, session_id, vocabulary)
-        for _ in range(_READ_ATTEMPTS):
-            flip = record["flip"]
-            half = flip & 1
-            if record.words("tree_session_id")[half] != session_id:
-                return None
-            count = record.words("node_count")[half]
-            if not 0 <= count <= self.capacity:
-                return None
-            root_length = record.words("root_length")[half]
-            first = half * self.capacity
-            token = record.read("node_token", first, count)
-            parent = record.read("node_parent", first, count)
-            score = record.read("node_score", first, count)
-            if record["flip"] == flip:
-                return Tree.checked(root_length, token, parent, score, vocabulary)
-        return None
-
-    def states(self, session_id: int, start: int) -> tuple[int, States]:
-        """The first position and the hidden states of the session's tokens from position `start` of
-        prompt and output on, as far as the target published them and the slot still holds them."""
-        return read_states(self._record, session_id, start)
-
 
 class Stopwatch:
     """Divides a session's time between two counters of its slot, in nanoseconds."""
@@ -133,117 +283,6 @@ class Stopwatch:
             self._spent_ns[self._runs] += now_ns - self._looked_ns
             self._record[self._counters[self._runs]] = self._spent_ns[self._runs]
         self._looked_ns, self._runs = now_ns, runs
-
-
-@dataclass(frozen=True, slots=True)
-class SlotCounters:
-    """Counters of one session; `tokens_per_step` is a histogram over 0..MAX_ROWS.
-
-    drafts       steps that verified candidates
-    foreign      accepted candidates that the target would not have chosen
-    layers       layers of candidates that the draft added to its trees
-    lost_layers  of these, layers that commits removed without a token accepted from them
-    saved_rows   rows of draft passes saved because nodes share their subtrees
-    accepted_at  [MAX_ROWS] int64, accepted candidates by their distance behind the committed text
-    reused_tokens  prompt tokens with KV that the target had kept
-    """
-
-    steps: int
-    queries: int
-    hits: int
-    misses: int
-    corrections: int
-    drafts: int
-    drafted: int
-    accepted: int
-    foreign: int
-    reused_tokens: int
-    re_roots: int
-    restarts: int
-    layers: int
-    lost_layers: int
-    saved_rows: int
-    tokens_per_step: NDArray[np.int64]
-    accepted_at: NDArray[np.int64]
-
-
-class CardSlot(SlotView):
-    """The view of `card`: opens a session, reads its commits, closes it."""
-
-    def __init__(self, record: Record, index: int, bell: Bell) -> None:
-        super().__init__(record, index)
-        self._bell = bell
-
-    def open(self, request: SlotRequest, session_id: int) -> None:
-        """Publish a session: everything first, the state last. The slot must be free."""
-        record = self._record
-        if record["state"] != SlotState.FREE:
-            raise RuntimeError(f"slot {self.index} is not free")
-        record["session_id"] = session_id
-        write_request(record, request)
-        record["state"] = SlotState.OPEN
-        self._bell.ring()
-
-    def close(self) -> None:
-        """End the session; the slot is free again once the target released it."""
-        self._record["state"] = SlotState.CLOSED
-        self._bell.ring()
-
-    def reclaim(self, *, target_is_dead: bool = False) -> bool:
-        """Free a closed slot if the target released it, or is dead and never will."""
-        record = self._record
-        if record["state"] != SlotState.CLOSED:
-            return False
-        if not target_is_dead and record["released"] != record["session_id"]:
-            return False
-        record["state"] = SlotState.FREE
-        return True
-
-    def is_accepted(self, start: int, stop: int) -> NDArray[np.bool_]:
-        """Which committed output tokens were accepted candidates, [stop - start] bool."""
-        return self._record["is_accepted"][start:stop] != 0  # type: ignore[no-any-return]
-
-    def log_probabilities(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Log-probabilities of committed output tokens under the unprocessed logits."""
-        values: NDArray[np.float64] = self._record["log_probability"][start:stop].copy()
-        return values
-
-    def likeliest(self, place: int) -> list[tuple[int, float]]:
-        """The likeliest ids at `place` of the output, with their log-probabilities."""
-        return unpacked(self._record["likeliest_of_output"][place])
-
-    def prompt_log_probability(self, place: int) -> float:
-        """Log-probability of the prompt's token at `place` (1 or more); valid if the request asks
-        for it and the session has a committed token."""
-        return float(self._record["prompt_log_probability"][place])
-
-    def likeliest_of_prompt(self, place: int) -> list[tuple[int, float]]:
-        """The likeliest ids at `place` of the prompt; valid under the same condition."""
-        return unpacked(self._record["likeliest_of_prompt"][place])
-
-    def steps(self, session_id: int, first: int) -> tuple[list[Step], int]:
-        """The session's latest steps whose tokens are committed, from number `first` on if they are
-        still kept, and the number of the next step. Without `trace` in the request there are none.
-        """
-        if self._record["commit_session_id"] != session_id:
-            return [], first
-        found, following = read_steps(self._record, first)
-        # A step is reported before its tokens: the last one's may be written at this moment.
-        if found and found[-1].behind + found[-1].committed > int(self._record["committed"]):
-            return found[:-1], following - 1
-        return found, following
-
-    def counters(self) -> SlotCounters:
-        record = self._record
-        return SlotCounters(
-            **{
-                name: int(record[name])
-                for name in SlotCounters.__slots__
-                if name not in ("tokens_per_step", "accepted_at")
-            },
-            tokens_per_step=record["tokens_per_step"].copy(),
-            accepted_at=record["accepted_at"].copy(),
-        )
 
 
 View = TypeVar("View", bound=SlotView)

@@ -1,22 +1,24 @@
-"""Candidate trees: a validated snapshot, and the query of query-and-correct (arXiv 2508.04462, §3).
+"""Candidate trees: how the draft publishes them, validated snapshots, and candidates.
 
-A reader copies what the draft or a device published and checks the copy before it uses it. The
-query is a pure function of a snapshot. The query decides no token: poor candidates cost only speed.
-
-A device's chain is short. Its writer always writes the whole chain, into the half of a double
-buffer that no reader uses.
+A reader copies what the draft or a device published and checks the copy before it uses it. What a
+query takes from a snapshot decides no token: poor candidates cost only speed.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan
 from operator import lt
+from typing import NamedTuple
 
-from card.cache.layout import LONGEST_CHAIN
-from card.cache.request import Record
+import numpy as np
+from numpy.typing import NDArray
+
+from card.cache.header import Record
+from card.cache.layout import DRAFT_COUNTERS
+from card.cache.slot import SlotView, Stopwatch
+from card.cache.states import States, read_states
 
 ROOT = -1
 """Parent of the nodes that follow the last token at the tree's root."""
@@ -85,46 +87,8 @@ class Tree:
         return cls(root_length, token, parent, score) if is_sound else None
 
 
-_MOST_FLIPS = (1 << 62) - 1
-_READ_ATTEMPTS = 3
-_PARENTS = list(range(ROOT, LONGEST_CHAIN + ROOT))
-_SCORES = [0.0] * LONGEST_CHAIN
-"""A device sends tokens without scores. The target measures their acceptance rate."""
-
-
-def write_chain(record: Record, session_id: int, root_length: int, tokens: Sequence[int]) -> None:
-    """Publish at most `LONGEST_CHAIN` candidates that follow `root_length` tokens of prompt and
-    output."""
-    half = (record["chain_flip"] + 1) & 1
-    record.write("chain_session_id", half, [session_id])
-    record.write("chain_root_length", half, [root_length])
-    record.write("chain_token", half * LONGEST_CHAIN, tokens)
-    record.write("chain_length", half, [len(tokens)])
-    record["chain_flip"] = (record["chain_flip"] + 1) & _MOST_FLIPS
-
-
-def read_chain(record: Record, session_id: int, vocabulary: int) -> Tree | None:
-    """The chain of the session with this id, as a tree without branches; None if there is no valid
-    chain."""
-    for _ in range(_READ_ATTEMPTS):
-        flip = record["chain_flip"]
-        half = flip & 1
-        if record.words("chain_session_id")[half] != session_id:
-            return None
-        length = record.words("chain_length")[half]
-        root_length = record.words("chain_root_length")[half]
-        token = record["chain_token"][half, :length].tolist()
-        if record["chain_flip"] == flip:
-            return Tree.checked(root_length, token, _PARENTS[:length], _SCORES[:length], vocabulary)
-    return None
-
-
-def chain_begins_at(record: Record, session_id: int) -> int | None:
-    """Length of prompt and output that the session's chain follows; None: there is no chain."""
-    half = record["chain_flip"] & 1
-    if record.words("chain_session_id")[half] != session_id:
-        return None
-    return int(record.words("chain_root_length")[half])
+MOST_FLIPS = (1 << 62) - 1
+READ_ATTEMPTS = 3
 
 
 LEAST_CHANCE = 1e-2
@@ -193,88 +157,6 @@ def descend(tree: Tree, node: int, committed: Sequence[int]) -> int | None:
     return path[-1] if len(path) == len(committed) else None
 
 
-def best_chain(tree: Tree, node: int, limit: int, exponent: float = 1.0) -> Candidates:
-    """The path of at most `limit` tokens below `node` with the most expected accepted tokens.
-
-    exponent  log-probabilities times this are the tree's scores (`card.speculation.tree`)
-
-    The likeliest child of each node can lead into a short branch. The expected number of accepted
-    tokens of a path is the sum of its nodes' path probabilities, so this function maximises that.
-    """
-    below, weight = _likely_descendants(tree, node, limit)
-    value: dict[int, float] = {}
-    heir: dict[int, int] = {}
-    parent = tree.parent
-    for index, probability in zip(reversed(below), reversed(weight), strict=True):
-        total = probability + value.get(index, 0.0)
-        above = parent[index]
-        if total > value.get(above, 0.0):
-            value[above] = total
-            heir[above] = index
-    base = tree.score[node] if node != ROOT else 0.0
-    tokens: list[int] = []
-    chances: list[float] = []
-    while (child := heir.get(node)) is not None:
-        tokens.append(tree.token[child])
-        chances.append(math.exp(min(tree.score[child] - base, 0.0) / exponent))
-        node = child
-    return Candidates.chain(tokens, chances)
-
-
-def best_subtree(
-    tree: Tree, node: int, limit: int, branches: int, exponent: float = 1.0
-) -> Candidates:
-    """The likeliest connected subtree below `node`: at most `limit` nodes on `branches` paths.
-
-    exponent  as in `best_chain`
-    """
-    below, weight = _likely_descendants(tree, node, limit)
-    order = sorted(range(len(below)), key=lambda i: (-weight[i], below[i]))
-    place = {node: ROOT}
-    has_child: set[int] = set()
-    leaves = 0
-    tokens: list[int] = []
-    parents: list[int] = []
-    chances: list[float] = []
-    for i in order:
-        if len(tokens) == limit:
-            break
-        above = tree.parent[below[i]]
-        if above not in place:
-            continue
-        opens_branch = above in has_child or not tokens
-        if opens_branch and leaves == branches:
-            continue
-        leaves += opens_branch
-        has_child.add(above)
-        place[below[i]] = len(tokens)
-        tokens.append(tree.token[below[i]])
-        parents.append(place[above])
-        chances.append(weight[i] ** (1.0 / exponent))
-    return Candidates(tokens, parents, chances)
-
-
-def _likely_descendants(tree: Tree, node: int, reach: int) -> tuple[list[int], list[float]]:
-    """Nodes at most `reach` levels below `node`, in order, with their probability given `node`;
-    nodes below `LEAST_CHANCE` are left out."""
-    base = tree.score[node] if node != ROOT else 0.0
-    if not math.isfinite(base):
-        return [], []
-    parent, score, least = tree.parent, tree.score, base + math.log(LEAST_CHANCE)
-    depth = {node: 0}
-    below: list[int] = []
-    weight: list[float] = []
-    for index in range(node + 1, len(score)):
-        if score[index] < least:
-            continue
-        above_depth = depth.get(parent[index], reach)
-        if above_depth < reach:
-            depth[index] = above_depth + 1
-            below.append(index)
-            weight.append(math.exp(min(score[index] - base, 0.0)))
-    return below, weight
-
-
 def num_agreed(tokens: Sequence[int], candidates: Sequence[int]) -> int:
     """How many of the first tokens are the first candidates."""
     agreed = 0
@@ -283,3 +165,124 @@ def num_agreed(tokens: Sequence[int], candidates: Sequence[int]) -> int:
             break
         agreed += 1
     return agreed
+
+
+Integers = Sequence[int] | NDArray[np.int64]
+Reals = Sequence[float] | NDArray[np.float64]
+
+
+class DraftSlot(SlotView):
+    """The view of the draft: publishes trees."""
+
+    def __init__(self, record: Record, index: int) -> None:
+        super().__init__(record, index)
+        self._stopwatch = Stopwatch(record, "draft_running_ns", "draft_idle_ns")
+
+    def stopped_until(self, session_id: int) -> int:
+        """Length of prompt and output below which the target wants no candidates."""
+        record = self._record
+        if record["commit_session_id"] != session_id:
+            return 0
+        return int(record["stopped_until"])
+
+    def replace(
+        self,
+        session_id: int,
+        root_length: int,
+        token: Integers,
+        parent: Integers,
+        score: Reals,
+    ) -> None:
+        """Publish a whole tree in the half that no reader uses, then flip the halves."""
+        record = self._record
+        half = (record["flip"] + 1) & 1
+        record.write("tree_session_id", half, [session_id])
+        record.write("root_length", half, [root_length])
+        self._write_nodes(half * self.capacity, token, parent, score)
+        record.write("node_count", half, [len(token)])
+        record.write("passes", half, [0])
+        record.write("exhausted", half, [0])
+        # A count that stands at its greatest value could never be raised again.
+        record["flip"] = (record["flip"] + 1) & MOST_FLIPS
+
+    def append(
+        self,
+        token: Integers,
+        parent: Integers,
+        score: Reals,
+        passes: int,
+    ) -> None:
+        """Add nodes to the published tree: records first, count last.
+
+        passes  that the draft made since this root; a waiting target counts them
+        """
+        record = self._record
+        half = record["flip"] & 1
+        count = record.words("node_count")[half]
+        self._write_nodes(half * self.capacity + count, token, parent, score)
+        record.write("node_count", half, [count + len(token)])
+        record.write("passes", half, [passes])
+
+    def _write_nodes(self, at: int, token: Integers, parent: Integers, score: Reals) -> None:
+        record = self._record
+        record.write("node_token", at, token)
+        record.write("node_parent", at, parent)
+        record.write("node_score", at, score)
+
+    def exhaust(self) -> None:
+        """Tell a waiting target that the draft adds no more nodes to this tree."""
+        record = self._record
+        record.write("exhausted", record["flip"] & 1, [1])
+
+    def verifying(self, session_id: int) -> int:
+        """Candidates in the target's pass that is under way for `session_id`."""
+        record = self._record
+        return int(record["verifying"]) if record["commit_session_id"] == session_id else 0
+
+    def awaited(self, session_id: int) -> int:
+        """Draft passes below each commit for which the target waits; 0: it does not wait."""
+        record = self._record
+        return int(record["awaited"]) if record["commit_session_id"] == session_id else 0
+
+    def states(self, session_id: int, start: int) -> tuple[int, States]:
+        """The first position and the hidden states of the session's tokens from position `start` of
+        prompt and output on, as far as the target published them and the slot still holds them."""
+        return read_states(self._record, session_id, start)
+
+    def count_re_root(self, *, restarted: bool, lost_layers: int = 0) -> None:
+        record = self._record
+        record["re_roots"] += 1
+        if restarted:
+            record["restarts"] += 1
+        if lost_layers:
+            record["lost_layers"] += lost_layers
+
+    def count_growth(self, layers: int, saved_rows: int) -> None:
+        """Count nodes that the draft added to the tree."""
+        if layers:
+            self._record["layers"] += layers
+        if saved_rows:
+            self._record["saved_rows"] += saved_rows
+
+    def count_time(self, *, runs: bool) -> None:
+        """Count the time since the last call as growing (`runs`) or as idle."""
+        self._stopwatch.look(runs)
+
+    def reset_counters(self) -> None:
+        for name in DRAFT_COUNTERS:
+            self._record[name] = 0
+        self._stopwatch.restart()
+
+
+class DraftProgress(NamedTuple):
+    """The draft's progress below one root.
+
+    passes     that the draft made
+    exhausted  the draft adds no more nodes before the next commit
+    """
+
+    passes: int = 0
+    exhausted: bool = False
+
+
+NO_PROGRESS = DraftProgress()

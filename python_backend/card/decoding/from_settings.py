@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from card.engines import Engine, EngineError
+from card.engines import Engine
 from card.settings import Settings
 from card.speculation.acceptance import RULES, AcceptanceConfig, Exact
 from card.speculation.control import CHOOSES_ROWS, CONTROLLERS, ControlConfig, Controller
-from card.speculation.ngram import NgramMemory
-from card.speculation.ngram_file import NgramFileError, read_table
+from card.speculation.ngram_tables import set_table
+from card.speculation.sources.ngram import NgramMemory
 
 
 def acceptance_rules(settings: Settings) -> dict[str, Exact]:
@@ -36,12 +34,7 @@ def controller(settings: Settings, engine: Engine) -> Controller:
 
 
 def ngram_memory(settings: Settings, vocabulary: int) -> NgramMemory:
-    """The n-gram memory of a target with `vocabulary` ids. Raises `EngineError` if the frozen table
-    does not fit it."""
+    """The n-gram memory of a target with `vocabulary` ids. Raises `NgramFileError`."""
     speculation = settings.speculation
-    try:
-        file = speculation.ngram_table
-        frozen = read_table(file, vocabulary) if isinstance(file, Path) else None
-    except NgramFileError as error:
-        raise EngineError(f"speculation.ngram_table: {error}") from error
+    frozen = set_table(speculation.ngram_table, vocabulary)
     return NgramMemory(shares=speculation.shared_ngrams, frozen=frozen)

@@ -20,10 +20,10 @@ from card.decoding.session import NO_QUERY, Query, TargetSession
 from card.engines import Engine, Logits, SequenceTokens
 from card.sampling import InvalidLogitsError
 from card.settings import Settings
-from card.speculation.acceptance import VerifyResult
-from card.speculation.control import Outcome, Share, StepPlan
-from card.speculation.ngram import NgramMemory
+from card.speculation.acceptance import Outcome, VerifyResult
+from card.speculation.control import Share, StepPlan
 from card.speculation.sources import make_sources
+from card.speculation.sources.ngram import NgramMemory
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,7 @@ class TargetLoop:
         self._timeout_s = settings.serving.engine_timeout_s
         speculation = settings.speculation
         self._sources = make_sources(speculation.query, speculation.paths, settings.proposals)
+        self._learning = [source for source in self._sources.values() if source.learns]
         self._rules = acceptance_rules(settings)
         self._control = controller(settings, engine)
         chunk = min(settings.serving.prefill_chunk, engine.most_rows)
@@ -289,7 +290,7 @@ class TargetLoop:
         """Let sources hear what became of candidates."""
         if turn.query is None or result is None:
             return
-        for source in self._sources.values():
+        for source in self._learning:
             source.learn(turn.session, turn.query.candidates, result, rows)
 
     # --- observe ------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from card.constraints.compiler import GuideCompiler
 from card.constraints.constraint import Constraint
 from card.decoding.session import TargetSession
 from card.engines import Engine
-from card.engines.row_costs import CostCurve
+from card.engines.interface import CostCurve
 from card.sampling import History
-from card.speculation.ngram import NgramMemory, NgramProposer
+from card.speculation.sources.ngram import NgramMemory, NgramProposer
 
 log = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from card.cache import (
 from card.constraints.constraint import Constraint
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, SequenceTokens
 from card.sampling import History, SamplingParameters, likeliest, log_probability
-from card.speculation.acceptance import VerifyResult
-from card.speculation.control import Outcome, Share
-from card.speculation.ngram import JUDGED, NgramProposer
+from card.speculation.acceptance import Outcome, VerifyResult
+from card.speculation.control import Share
 from card.speculation.pacing import PACINGS, Pacing, Progress
 from card.speculation.sources import WITHOUT_DRAFT, Source, chain_ahead
+from card.speculation.sources.ngram import JUDGED, NgramProposer
 
 
 class Query(NamedTuple):

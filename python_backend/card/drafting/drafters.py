@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from card.engines import Engine, EngineError
-from card.engines.row_costs import pass_cost_ms
+from card.engines.interface import pass_cost_ms
 from card.settings import Settings
 from card.speculation.drafters import DRAFTERS, DraftConfig, Drafter
 from card.speculation.drafters.growth import GROWTHS, GrowthConfig
 from card.speculation.drafters.parallel import ParallelDrafter
-from card.speculation.ngram import Followers
-from card.speculation.ngram_file import NgramFileError, read_table
+from card.speculation.ngram_tables import set_table
 
 
 def make_drafters(
@@ -36,7 +34,9 @@ def make_drafters(
             "draft.mask_ids"
         )
     if GROWTHS[config.growth].weighs_ngrams:
-        config = replace(config, ngrams=_frozen_ngrams(settings, model.vocabulary))
+        config = replace(
+            config, ngrams=set_table(settings.speculation.ngram_table, model.vocabulary)
+        )
     return {key: DRAFTERS[key](runs_on, config)}
 
 
@@ -45,15 +45,6 @@ def token_pass_ms(engine: Engine, settings: Settings) -> float:
     compute: a pass, or its share of a block's pass; 0: unknown."""
     costs_ms, block = engine.row_costs_ms, draft_config(settings).block
     return pass_cost_ms(costs_ms, block) / block if costs_ms else 0.0
-
-
-def _frozen_ngrams(settings: Settings, vocabulary: int) -> Followers | None:
-    """The target's n-gram table, if there is one. Raises `EngineError` if it does not fit."""
-    file = settings.speculation.ngram_table
-    try:
-        return read_table(file, vocabulary) if isinstance(file, Path) else None
-    except NgramFileError as error:
-        raise EngineError(f"speculation.ngram_table: {error}") from error
 
 
 def draft_config(settings: Settings) -> DraftConfig:

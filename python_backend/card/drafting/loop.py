@@ -11,8 +11,8 @@ from card.cache import ANY, DraftSlot, Pool, SlotRequest, SlotWatch
 from card.constraints.compiler import GuideCompiler
 from card.constraints.constraint import DraftConstraint
 from card.speculation.drafters import DraftedSession, Drafter
+from card.speculation.drafters.interface import GrowingTree, Nodes
 from card.speculation.pacing import PACINGS, Pacing, Progress
-from card.speculation.tree import GrowingTree, Nodes
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from card.engines.interface import Engine, EngineError, SequenceTokens
+from card.engines.interface import Engine, EngineError, RowCosts, SequenceTokens, pass_cost_ms
 from card.engines.options import EngineOptions
 from card.engines.readings import (
     CHECKED_TOKENS,
@@ -29,7 +29,6 @@ from card.engines.readings import (
     equal_bits,
     random_tokens,
 )
-from card.engines.row_costs import RowCosts, pass_cost_ms
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +42,9 @@ _BRIEF_S = 1.0
 """Most seconds of reading the context, and of the first round of measuring. Small models take
 less."""
 _COST_ROUNDS = 4
+_FIRST_COSTED = (1, 8, 32)
+"""Numbers of rows to measure first. Where passes are slow only the first two may be measured: from
+one row and two, which differ little, the costs of many rows would be guessed."""
 _COST_BUDGET_S = 1.0
 """No round of measuring begins after this time; the first round always runs."""
 _SETTLING_PASSES = 3
@@ -237,8 +239,8 @@ def measure_row_costs(engine: CostedEngine) -> RowCosts:
     """Median milliseconds of a one-session pass by rows, at a medium context length, and the time
     of a one-row pass while no other model computes, as a share of its time otherwise.
 
-    Where passes are slow, the context is shorter, and the costs of many rows follow from those of
-    few.
+    Where passes are slow, the context is shorter, and the costs of most numbers of rows follow from
+    those of a few.
     """
     session = engine.open_session()
     reads_until_s = time.monotonic() + _BRIEF_S
@@ -250,7 +252,8 @@ def measure_row_costs(engine: CostedEngine) -> RowCosts:
         engine.commit_kv(session, range(len(chunk)))
         if time.monotonic() > reads_until_s:
             break
-    costs: dict[int, list[float]] = {rows: [] for rows in engine.costed_rows}
+    in_order = sorted(engine.costed_rows, key=lambda rows: (rows not in _FIRST_COSTED, rows))
+    costs: dict[int, list[float]] = {rows: [] for rows in in_order}
     alone: list[float] = []
     # Each round measures all numbers of rows, so that a disturbance spreads over the whole curve.
     began_s = time.monotonic()
@@ -260,7 +263,8 @@ def measure_row_costs(engine: CostedEngine) -> RowCosts:
         if engine.options.threads_alone:
             alone += settled_ms(engine, [SequenceTokens(session, prompt[:1])], alone=True)
         for rows, taken in costs.items():
-            if any(costs.values()) and not taken and time.monotonic() > began_s + _BRIEF_S:
+            known = sum(map(bool, costs.values()))
+            if known > 1 and not taken and time.monotonic() > began_s + _BRIEF_S:
                 break
             taken += settled_ms(engine, [SequenceTokens(session, prompt[:1] * rows)])
     engine.close_session(session)

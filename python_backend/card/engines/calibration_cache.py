@@ -23,9 +23,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from card.cores import usable_cores
+from card.engines.interface import RowCosts
 from card.engines.options import EngineOptions
 from card.engines.processor import describe_processor
-from card.engines.row_costs import RowCosts
 from model_files.gguf.part_names import parts_of
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+from card.engines.architecture import Architecture
+from card.engines.interface import (
+    EngineError,
+)
 
 Dtype = Literal["auto", "bfloat16", "float16", "float32", "int8", "int4"]
 
@@ -74,3 +80,23 @@ class EngineOptions:
     def grows_trees(self) -> bool:
         """Whether the engine is a draft's, with sessions of growing trees."""
         return self.paths == 0
+
+
+def taps_of(architecture: Architecture, options: EngineOptions) -> tuple[int, ...]:
+    """The options' taps without negative ones. Raises `EngineError` for a tap of no layer."""
+    last = architecture.layers
+    if wrong := [tap for tap in options.taps if not -last - 1 <= tap <= last]:
+        raise EngineError(
+            f"draft.taps names the hidden states {wrong}; the target of {last} layers has 0 to "
+            f"{last}, or -1 to {-last - 1} from the end"
+        )
+    return tuple(tap % (last + 1) for tap in options.taps)
+
+
+def check_context(directory: Path, architecture: Architecture, options: EngineOptions) -> None:
+    """Raises `EngineError` if the options ask for more positions than the model has."""
+    if options.context > architecture.context:
+        raise EngineError(
+            f"{directory}: the model was built for {architecture.context} positions; "
+            f"limits.context_tokens asks for {options.context}"
+        )

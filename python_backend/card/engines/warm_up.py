@@ -10,8 +10,8 @@ import numpy as np
 
 from card.engines.calibration import ConfigurableEngine, drop
 from card.engines.interface import Ranking, SequenceTokens
-from card.engines.layout import SHORT
 from card.engines.options import DRAFT_ROWS
+from card.engines.sessions import SHORT
 
 
 def run_largest_passes(engine: ConfigurableEngine) -> None:

@@ -7,14 +7,13 @@ acceptance rule: the target samples, and a candidate is accepted if it is that v
 """
 
 from card.sampling.choice import (
+    History,
     InvalidLogitsError,
-    Likeliest,
+    SamplingParameters,
     banned_ids,
     biased,
-    likeliest,
-    log_probability,
     sample,
 )
-from card.sampling.noise import LARGEST_NOISE, PositionNoise, gumbel
-from card.sampling.parameters import History, SamplingParameters
+from card.sampling.filters import Likeliest, likeliest, log_probability
+from card.sampling.noise import LARGEST_NOISE, gumbel
 from card.sampling.ranking import rank_candidates

@@ -1,21 +1,186 @@
-"""The one function that chooses a token, and the changes of a row before the choice.
+"""What a request asks of the choice of a token, and the one function that chooses.
 
-Order: logit bias; repetition, presence and frequency penalties; bans (``min_tokens``, bad words);
-temperature; min-p, top-k, top-p; noise.
+Order of the changes of a row before the choice: logit bias; repetition, presence and frequency
+penalties; bans (``min_tokens``, bad words); temperature; min-p, top-k, top-p; noise.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.sampling.filters import min_p_indices, top_k_indices, top_p_indices
+from card.sampling.filters import kept_ids
 from card.sampling.noise import LARGEST_NOISE, least_bits, noise_of, position_key, uniform_bits
-from card.sampling.parameters import History, SamplingParameters
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParameters:
+    """The sampling parameters of one session.
+
+    Raises:
+        ValueError: a field lies outside its range; the message names field, value and range.
+    """
+
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_k: int = 0
+    """Only the k likeliest ids may be chosen; 0 is off."""
+    top_p: float = 0.0
+    """Only the likeliest ids that together reach this probability; 0 and 1 are off."""
+    min_p: float = 0.0
+    """Only ids at least this fraction as likely as the likeliest may be chosen; 0 is off."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of ids seen before; 1 is off."""
+    presence_penalty: float = 0.0
+    """Subtracted from the logits of ids seen before."""
+    frequency_penalty: float = 0.0
+    """Subtracted once for every time that an id was seen before."""
+    min_tokens: int = 0
+    """None of ``end_ids`` is chosen before this many new tokens."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that are never completed."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """Ids and what is added to their logits."""
+    seed: int = 0
+    """Key of the noise, an unsigned 64-bit integer."""
+    end_ids: tuple[int, ...] = ()
+    """Ids that end the text; chat models often have several."""
+
+    def __post_init__(self) -> None:
+        lowest, finite = "0 or more", "a finite number"
+        penalty = self.repetition_penalty
+        checks: list[tuple[str, object, bool, str]] = [
+            ("temperature", self.temperature, 0.0 <= self.temperature < math.inf, lowest),
+            ("top_k", self.top_k, self.top_k >= 0, "0 (off) or more"),
+            ("top_p", self.top_p, 0.0 <= self.top_p <= 1.0, "between 0 and 1"),
+            ("min_p", self.min_p, 0.0 <= self.min_p <= 1.0, "between 0 and 1"),
+            ("repetition_penalty", penalty, 0.0 < penalty < math.inf, "above 0"),
+            *(
+                (name, getattr(self, name), math.isfinite(getattr(self, name)), finite)
+                for name in ("presence_penalty", "frequency_penalty")
+            ),
+            ("min_tokens", self.min_tokens, self.min_tokens >= 0, lowest),
+            *(
+                ("bad_words", word, bool(word) and min(word) >= 0, "one or more token ids")
+                for word in self.bad_words
+            ),
+            *(
+                ("logit_bias", pair, pair[0] >= 0 and math.isfinite(pair[1]), "an id and a number")
+                for pair in self.logit_bias
+            ),
+            ("seed", self.seed, 0 <= self.seed < 1 << 64, "an unsigned 64-bit integer"),
+            *(("end_ids", end_id, end_id >= 0, "token ids") for end_id in self.end_ids),
+        ]
+        for name, value, holds, allowed in checks:
+            if not holds:
+                raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether noise cannot change the choice: no temperature, or a single id to choose from."""
+        return self.temperature == 0.0 or self.top_k == 1
+
+    @property
+    def filters(self) -> bool:
+        """Whether min-p, top-k or top-p may remove ids."""
+        return self.min_p > 0.0 or self.top_k > 0 or 0.0 < self.top_p < 1.0
+
+    @property
+    def penalises(self) -> bool:
+        """Whether any penalty is on."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+
+class History:
+    """Prompt and output tokens of one session.
+
+    tokens         all tokens so far; only the methods change it. A list, because a pass reads a few
+                   of them one by one
+    prompt_length  number of these that belong to the prompt
+
+    `token_counts` counts all tokens at its first call, and later only new ones.
+    """
+
+    __slots__ = (
+        "_capacity",
+        "_counted",
+        "_counts",
+        "_distinct",
+        "_distinct_length",
+        "prompt_length",
+        "tokens",
+    )
+
+    def __init__(self, prompt: NDArray[np.int64] | Sequence[int], capacity: int) -> None:
+        """Begins with ``prompt`` [prompt_length]; there is room for ``capacity`` tokens in all.
+
+        Raises:
+            ValueError: the prompt is longer than the capacity.
+        """
+        if len(prompt) > capacity:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens, the history holds {capacity}; "
+                "give it a larger capacity"
+            )
+        self.tokens: list[int] = np.asarray(prompt, np.int64).tolist()
+        self.prompt_length = len(prompt)
+        self._capacity = capacity
+        self._counts: NDArray[np.int64] = np.empty(0, np.int64)  # [vocabulary]
+        self._distinct: NDArray[np.int64] = np.empty(0, np.int64)  # ids in order of first use
+        self._distinct_length = 0
+        self._counted = 0  # tokens that the counts already include
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def generated(self) -> int:
+        """Number of tokens after the prompt."""
+        return len(self.tokens) - self.prompt_length
+
+    def append(self, token: int) -> None:
+        """Adds one output token. Raises IndexError when the capacity is used up."""
+        if len(self.tokens) == self._capacity:
+            raise IndexError(f"the history holds {self._capacity} tokens")
+        self.tokens.append(token)
+
+    def cut(self, length: int) -> None:
+        """Leaves the first ``length`` tokens, the prompt at least."""
+        del self.tokens[length:]
+        if self._counted > length:
+            self._counts = np.empty(0, np.int64)  # `token_counts` counts again
+
+    def token_counts(self, vocabulary: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The distinct ids seen so far and how often each occurred, both [distinct].
+
+        Raises IndexError if a token does not lie in the vocabulary.
+        """
+        if self._counts.size != vocabulary:
+            self._counts = np.zeros(vocabulary, np.int64)
+            self._distinct = np.empty(min(vocabulary, self._capacity), np.int64)
+            self._distinct_length = self._counted = 0
+        if self._counted < len(self.tokens):
+            self._count_new_tokens()
+        ids = self._distinct[: self._distinct_length]
+        return ids, self._counts[ids]
+
+    def _count_new_tokens(self) -> None:
+        counts = self._counts
+        for token in self.tokens[self._counted :]:
+            if counts[token] == 0:
+                self._distinct[self._distinct_length] = token
+                self._distinct_length += 1
+            counts[token] += 1
+        self._counted = len(self.tokens)
 
 
 def biased(logits: NDArray[np.float32], parameters: SamplingParameters) -> NDArray[np.float32]:
@@ -126,36 +291,10 @@ def sample(
         return best
     temperature = max(parameters.temperature, _LOWEST_TEMPERATURE)
     key = position_key(parameters.seed, len(history))
-    kept = _kept_ids(row, temperature, parameters)
+    kept = kept_ids(row, temperature, parameters.min_p, parameters.top_k, parameters.top_p)
     if kept is None:
         return _perturbed_argmax(row, row.item(best), temperature, key)
     return _best_of(kept, row, row.item(best), temperature, key)[1]
-
-
-def log_probability(logits: NDArray[np.float32], token: int) -> float:
-    """Log-probability (natural) of ``token`` under softmax of the unprocessed row [vocab], fp32."""
-    shifted = logits - logits.max()
-    chosen = shifted[token]
-    return float(chosen - np.log(np.exp(shifted, out=shifted).sum()))
-
-
-def _kept_ids(
-    row: NDArray[np.float32], temperature: float, parameters: SamplingParameters
-) -> NDArray[np.int64] | None:
-    """The ids, ascending, that min-p, top-k and top-p leave of the row, each of what the one before
-    left; None if all are off."""
-    kept = None
-    if parameters.min_p > 0.0:
-        kept = min_p_indices(row, temperature, parameters.min_p)
-    if 0 < parameters.top_k < (row.size if kept is None else kept.size):
-        values = row if kept is None else row[kept]
-        likeliest = top_k_indices(values, parameters.top_k)
-        kept = likeliest if kept is None else kept[likeliest]
-    if 0.0 < parameters.top_p < 1.0:
-        values = row if kept is None else row[kept]
-        nucleus = top_p_indices(values, temperature, parameters.top_p)
-        kept = nucleus if kept is None else kept[nucleus]
-    return kept
 
 
 def _perturbed_argmax(
@@ -206,28 +345,3 @@ def _best_of(
     scores += noise_of(uniform_bits(key, ids))
     best = int(scores.argmax())
     return scores.item(best), ids.item(best)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Likeliest:
-    """The likeliest ids of one row, likeliest first.
-
-    ids                [count] int64; the lower id first where two are equally likely
-    log_probabilities  [count] float32, natural, under softmax of the unprocessed logits
-    """
-
-    ids: NDArray[np.int64]
-    log_probabilities: NDArray[np.float32]
-
-
-def likeliest(logits: NDArray[np.float32], count: int) -> Likeliest:
-    """The ``count`` likeliest ids of a row [vocab], all of them if there are fewer."""
-    # The same arithmetic as `log_probability`, because clients compare the two numbers.
-    shifted = logits - logits.max()
-    normaliser = np.log(np.exp(shifted).sum())
-    count = min(count, logits.size)
-    # All ids that tie with the last one are candidates; the lowest ids win.
-    cut = np.partition(logits, logits.size - count)[logits.size - count]
-    ids = (logits >= cut).nonzero()[0]
-    ids = ids[np.argsort(-logits[ids], kind="stable")][:count]
-    return Likeliest(ids, shifted[ids] - normaliser)

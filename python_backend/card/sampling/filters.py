@@ -1,4 +1,4 @@
-"""Min-p, top-k and top-p: which ids of a row may be chosen at all.
+"""The likeliest ids of a row: which of them may be chosen at all, and which are reported.
 
 Top-k and top-p look at the row's head alone, the values that lie within some reach of the largest,
 and widen the reach only if the head turns out too small. Whatever the reach, the result equals that
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,23 @@ from numpy.typing import NDArray
 
 _REACHES: Final = (3.0, 9.0, 27.0)
 _MOST_SORTED: Final = 1024
+
+
+def kept_ids(
+    row: NDArray[np.float32], temperature: float, min_p: float, top_k: int, top_p: float
+) -> NDArray[np.int64] | None:
+    """The ids, ascending, that min-p, top-k and top-p leave of the row [vocab], each of those that
+    the filter before left; None if all are off."""
+    kept = None
+    if min_p > 0.0:
+        kept = min_p_indices(row, temperature, min_p)
+    if 0 < top_k < (row.size if kept is None else kept.size):
+        likeliest = top_k_indices(row if kept is None else row[kept], top_k)
+        kept = likeliest if kept is None else kept[likeliest]
+    if 0.0 < top_p < 1.0:
+        nucleus = top_p_indices(row if kept is None else row[kept], temperature, top_p)
+        kept = nucleus if kept is None else kept[nucleus]
+    return kept
 
 
 def min_p_indices(
@@ -130,3 +148,35 @@ def _weights(
     weights *= unit
     np.rint(weights, out=weights)
     return weights
+
+
+def log_probability(logits: NDArray[np.float32], token: int) -> float:
+    """Log-probability (natural) of ``token`` under softmax of the unprocessed row [vocab], fp32."""
+    shifted = logits - logits.max()
+    chosen = shifted[token]
+    return float(chosen - np.log(np.exp(shifted, out=shifted).sum()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeliest:
+    """The likeliest ids of one row, likeliest first.
+
+    ids                [count] int64; the lower id first where two are equally likely
+    log_probabilities  [count] float32, natural, under softmax of the unprocessed logits
+    """
+
+    ids: NDArray[np.int64]
+    log_probabilities: NDArray[np.float32]
+
+
+def likeliest(logits: NDArray[np.float32], count: int) -> Likeliest:
+    """The ``count`` likeliest ids of a row [vocab], all of them if there are fewer."""
+    # The same arithmetic as `log_probability`, because clients compare the two numbers.
+    shifted = logits - logits.max()
+    normaliser = np.log(np.exp(shifted).sum())
+    count = min(count, logits.size)
+    # All ids that tie with the last one are candidates; the lowest ids win.
+    cut = np.partition(logits, logits.size - count)[logits.size - count]
+    ids = (logits >= cut).nonzero()[0]
+    ids = ids[np.argsort(-logits[ids], kind="stable")][:count]
+    return Likeliest(ids, shifted[ids] - normaliser)

@@ -10,9 +10,8 @@ seeds and positions share noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, overload
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -100,77 +99,3 @@ def gumbel(seed: int, positions: ArrayLike, ids: ArrayLike) -> NDArray[np.float6
     keys, tokens = np.broadcast_arrays(keys, np.asarray(ids, np.int64))
     flat = np.ascontiguousarray(tokens).ravel()
     return noise_of(uniform_bits(keys.ravel(), flat)).reshape(tokens.shape)
-
-
-class PositionNoise:
-    """The noise of the same ids at the positions of one text, drawn once each.
-
-    ids    [ids]
-    scale  factor of the noise; with 0 no noise is drawn
-    bias   [ids] float32, added at every position; None: no bias
-    """
-
-    def __init__(
-        self,
-        seed: int,
-        ids: NDArray[np.int64],
-        scale: float = 1.0,
-        bias: NDArray[np.float32] | None = None,
-    ) -> None:
-        self._seed = seed
-        self.ids = ids
-        self._scale = scale
-        self._bias = np.float32(0.0) if bias is None else bias
-        self._is_pure = bias is None and scale == 1.0
-        self._drawn: dict[int, NDArray[np.float32]] = {}
-
-    def rows(self, positions: list[int]) -> Sequence[NDArray[np.float32]]:
-        """[ids] of each position, drawn lazily."""
-        return _Rows(self, positions)
-
-    def keys(self, positions: list[int]) -> NDArray[np.uint64] | None:
-        """`position_key` of each position; None if a scale or a bias changes their noise."""
-        if not self._is_pure:
-            return None
-        return np.array([position_key(self._seed, place) for place in positions], np.uint64)
-
-    def forget(self, before: int) -> None:
-        """Drop the noise of positions below `before`."""
-        for position in [position for position in self._drawn if position < before]:
-            del self._drawn[position]
-
-    def at(self, position: int) -> NDArray[np.float32]:
-        """[ids] of one position."""
-        if position not in self._drawn:
-            self._drawn[position] = self._noise(position) + self._bias
-        return self._drawn[position]
-
-    def _noise(self, position: int) -> NDArray[np.float32]:
-        if not self._scale:
-            return np.zeros(self.ids.size, np.float32)
-        drawn = noise_of(uniform_bits(position_key(self._seed, position), self.ids))
-        return (drawn * self._scale).astype(np.float32)
-
-
-class _Rows(Sequence[NDArray[np.float32]]):
-    """Noise at some positions."""
-
-    def __init__(self, noise: PositionNoise, positions: list[int]) -> None:
-        self._noise = noise
-        self._positions = positions
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    @overload
-    def __getitem__(self, index: int) -> NDArray[np.float32]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[NDArray[np.float32]]: ...
-
-    def __getitem__(
-        self, index: int | slice
-    ) -> NDArray[np.float32] | Sequence[NDArray[np.float32]]:
-        if isinstance(index, slice):
-            return _Rows(self._noise, self._positions[index])
-        return self._noise.at(self._positions[index])

@@ -1,4 +1,7 @@
-"""The draft's side: the probability that the target chooses each of a row's best ids."""
+"""The draft's side: the target's noise at the places of its candidates, and their probabilities.
+
+This module ranks candidates. It never chooses a token.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from card.sampling.choice import SamplingParameters
 from card.sampling.noise import gumbel
-from card.sampling.parameters import SamplingParameters
 
 FILTERED: Final = -100.0
 """Log-probability of a candidate that min-p, top-k or top-p removes: practically impossible, but

@@ -114,9 +114,6 @@ class TensorRTSettings(Section):
     )
     kv_dtype: Literal["auto", "fp8"] = Field("auto", description="auto: the model's own.")
     kv_reuse: bool = Field(True, description="Requests share KV of a common prefix.")
-    quantization: Annotated[str, Field(pattern=r"^[a-z0-9_]+$")] = Field(
-        "auto", description="What hf_quant_config.json must say, such as fp8; none; auto."
-    )
     batch_tokens: int = Field(8192, ge=64, le=1 << 20, description="Tokens of one pass.")
     stall_timeout_s: float = Field(
         60, gt=0, le=3600, description="The model is loaded again after so long without a token."

@@ -20,18 +20,21 @@ from numpy.typing import NDArray
 from card.cache import Pool
 
 MOST_CANDIDATES = 64
+PASSES = 4
+"""Passes of a session whose candidates the table holds: the Triton process reads results later than
+the hook offers candidates for the next pass."""
 
 _LINE = 8  # words per cache line
 _OFFERED = _LINE * (1 + MOST_CANDIDATES // _LINE)
 
 
 class Bindings:
-    """The mapped table; one row per slot.
+    """The mapped table.
 
     bound    [slots, 8] written by the Triton process: client id (0: none), session id
-    offered  [slots, 72] written by the hook: committed length, count, session id, candidates
+    offered  [slots, PASSES, 72] written by the hook: length of the text before the pass, count,
+             session id, candidates
     owner    [8] written at creation: process id of the Triton process
-    worker   [8] written by the hook: whether it publishes commits
     """
 
     def __init__(self, path: Path, descriptor: int, slots: int) -> None:
@@ -42,9 +45,9 @@ class Bindings:
             raise ValueError(f"{path} was made for another number of slots")
         self._map = mmap.mmap(descriptor, _bytes(slots))
         table = np.frombuffer(self._map, np.int64)
-        self._owner, self._worker = table[:_LINE], table[_LINE : 2 * _LINE]
-        self._bound = table[2 * _LINE : _LINE * (2 + slots)].reshape(slots, _LINE)
-        self._offered = table[_LINE * (2 + slots) :].reshape(slots, _OFFERED)
+        self._owner = table[:_LINE]
+        self._bound = table[_LINE : _LINE * (1 + slots)].reshape(slots, _LINE)
+        self._offered = table[_LINE * (1 + slots) :].reshape(slots, PASSES, _OFFERED)
 
     @classmethod
     def create(cls, pool: Pool) -> Bindings:
@@ -71,7 +74,7 @@ class Bindings:
 
     def close(self) -> None:
         """Close the file and release its lock. The table must not be used afterwards."""
-        del self._owner, self._worker, self._bound, self._offered
+        del self._owner, self._bound, self._offered
         self._map.close()
         os.close(self._descriptor)
 
@@ -93,21 +96,14 @@ class Bindings:
     def release(self, slot: int) -> None:
         self._bound[slot, 0] = 0
 
-    @property
-    def followed(self) -> bool:
-        """Whether the hook publishes commits of the requests that are bound."""
-        return bool(self._worker[0])
-
     def offered(self, slot: int, session_id: int, length: int) -> list[int]:
-        """Candidates that the hook gave for the pass behind `length` tokens; none if it did not.
-
-        Call it only after the engine has finished the request.
-        """
-        row = self._offered[slot]
-        if row[0] != length or row[2] != session_id:
-            return []
-        tokens: list[int] = row[_LINE : _LINE + int(row[1])].tolist()
-        return tokens
+        """Candidates that the hook gave for the pass behind `length` tokens; none if it gave none,
+        or if they are overwritten."""
+        for row in self._offered[slot]:
+            if (int(row[0]), int(row[2])) == (length, session_id):
+                tokens: list[int] = row[_LINE : _LINE + int(row[1])].tolist()
+                return tokens if row[0] == length else []
+        return []
 
     # --- the hook -----------------------------------------------------------------------------
 
@@ -115,10 +111,6 @@ class Bindings:
     def owner(self) -> int:
         """Process id of the Triton process that makes the requests."""
         return int(self._owner[0])
-
-    def follow(self, *, publishes: bool) -> None:
-        """Set whether the hook publishes commits."""
-        self._worker[0] = publishes
 
     def requests(self) -> dict[int, tuple[int, int]]:
         """Slot and session id by client id."""
@@ -129,9 +121,12 @@ class Bindings:
             if client_id
         }
 
-    def offer(self, slot: int, session_id: int, length: int, tokens: list[int]) -> None:
-        """Store the candidates offered behind `length` tokens."""
-        row = self._offered[slot]
+    def offer(
+        self, slot: int, session_id: int, number: int, length: int, tokens: list[int]
+    ) -> None:
+        """Store the candidates of the session's pass of that number, behind `length` tokens."""
+        row = self._offered[slot, number % PASSES]
+        row[0] = 0  # no text is empty: the row holds nothing while it is written
         row[_LINE : _LINE + len(tokens)] = tokens
         row[2] = session_id
         row[1] = len(tokens)
@@ -143,4 +138,4 @@ def _path(pool: Pool) -> Path:
 
 
 def _bytes(slots: int) -> int:
-    return 8 * (2 * _LINE + slots * (_LINE + _OFFERED))
+    return 8 * (_LINE + slots * (_LINE + PASSES * _OFFERED))

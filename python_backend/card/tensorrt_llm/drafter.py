@@ -6,7 +6,6 @@ into which the drafter is pickled.
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -16,15 +15,6 @@ from tensorrt_llm._torch.speculative.drafter import Drafter
 from card.tensorrt_llm.lookup import CandidateLookup, LookupSettings
 
 log = logging.getLogger(__name__)
-
-_LENGTHS = ("max_draft_len", "max_draft_tokens", "max_total_draft_tokens")
-"""Names of the number of candidates in different versions, as argument and as attribute."""
-
-
-def base_arguments(base: type, candidates: int) -> dict[str, int]:
-    """The arguments of `_LENGTHS` that this version's constructor takes; none up to 1.1."""
-    known = inspect.signature(base.__init__).parameters  # type: ignore[misc]
-    return {name: candidates for name in _LENGTHS if name in known}
 
 
 class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
@@ -37,9 +27,8 @@ class CandidateCacheDrafter(Drafter):  # type: ignore[misc]
     """
 
     def __init__(self, settings: LookupSettings, shared: bool = False) -> None:
-        super().__init__(**base_arguments(Drafter, settings.candidates))
-        for name in _LENGTHS:  # some versions read what their constructor does not set
-            setattr(self, name, settings.candidates)
+        most = settings.candidates
+        super().__init__(max_draft_len=most, max_total_draft_tokens=most)
         self._settings = settings
         self._shared = shared
         self._lookup = CandidateLookup(settings)

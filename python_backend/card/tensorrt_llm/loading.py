@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +16,6 @@ from card.engines.tensorrt_llm.workers import Workers
 from card.engines.vocabulary import vocabulary_size
 from card.settings import ModelSettings, Role, Settings, TensorRTSettings
 from card.tensorrt_llm.lookup import LookupSettings
-from model_files.json_file import JsonFileError, read_json_object
 
 DEFAULT_ROWS = 8
 """Rows of a target pass where `speculation.rows` is auto: every request is always padded to the
@@ -103,12 +101,6 @@ def draft_arguments(settings: Settings, trt: ModuleType) -> dict[str, Any]:
 def _common(
     settings: Settings, model: ModelSettings, config: TensorRTSettings, trt: ModuleType
 ) -> dict[str, Any]:
-    check_quantization(model.path, config.quantization)
-    if model.dtype in ("int8", "int4"):
-        raise EngineError(
-            f"{model.path}: TensorRT-LLM is not given dtype {model.dtype}; set dtype to auto, "
-            "bfloat16 or float32, and tensorrt_llm.quantization to what the GPU computes in"
-        )
     return {
         "model": str(model.path),
         # Text is made elsewhere: prompts are token ids, stop words are compared with the text.
@@ -129,25 +121,3 @@ def _common(
             enable_block_reuse=config.kv_reuse,
         ),
     }
-
-
-def check_quantization(directory: Path, wanted: str) -> None:
-    """Compare what the settings expect with what the checkpoint is; nothing is quantized at load.
-
-    Raises `EngineError`.
-    """
-    if wanted == "auto":
-        return
-    file = directory / "hf_quant_config.json"
-    found = "none"
-    if file.exists():
-        try:
-            found = str(read_json_object(file)["quantization"]["quant_algo"]).lower()
-        except (JsonFileError, KeyError, TypeError) as error:
-            raise EngineError(f"{file} names no quantization.quant_algo: {error!r}") from error
-    if found != wanted:
-        raise EngineError(
-            f"{directory} is quantized to {found}, the settings say quantization: {wanted}; "
-            "TensorRT-LLM runs checkpoints as they are: quantize one with NVIDIA's Model "
-            "Optimizer, or set auto"
-        )

@@ -1,4 +1,4 @@
-"""The hook's work before a target pass: publish accepted tokens, query the cache.
+"""The hook's work before a target pass: it queries the cache. The Triton process commits.
 
 This module does not import the runtime: a request is anything like `EngineRequest`.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from card.cache import Candidates, Finish, Geometry, Pool, SlotRequest, num_agreed
-from card.decoding.guest import commit, follow
-from card.decoding.session import NO_QUERY, Query, TargetSession
+from card.cache import Geometry, Pool, SlotRequest
+from card.decoding.guest import follow
+from card.decoding.session import TargetSession
 from card.speculation.control import Share
 from card.speculation.sources import make_sources
 from card.tensorrt_llm.bindings import Bindings
@@ -55,13 +55,13 @@ class LookupSettings:
 
 @dataclass(slots=True)
 class _Asked:
-    """A session, and what its request was last offered."""
+    """A session as the engine's worker has it, and how many passes asked for candidates."""
 
     session: TargetSession
-    offered: Query = NO_QUERY
+    passes: int = 0
 
 
-def runs(pid: int) -> bool:
+def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -73,14 +73,10 @@ class CandidateLookup:
     """Attaches to the pool when first asked, and again whenever the pool is another."""
 
     def __init__(
-        self,
-        settings: LookupSettings,
-        clock: Callable[[], float] = time.monotonic,
-        runs: Callable[[int], bool] = runs,
+        self, settings: LookupSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._runs = runs
         self._pool: Pool | None = None
         self._bindings: Bindings | None = None
         self._sessions: dict[int, _Asked] = {}
@@ -93,16 +89,6 @@ class CandidateLookup:
         bindings = self._attached()
         if bindings is None:
             return [[] for _ in requests]
-        try:
-            answers = self._answers(requests, bindings)
-        except BaseException:
-            # What is requested from now on is published by the Triton process.
-            bindings.follow(publishes=False)
-            raise
-        bindings.follow(publishes=True)
-        return answers
-
-    def _answers(self, requests: Sequence[EngineRequest], bindings: Bindings) -> list[list[int]]:
         bound = bindings.requests()
         sessions = [self._session(request, bound) for request in requests]
         answers = [
@@ -127,7 +113,7 @@ class CandidateLookup:
         then another process decodes its sessions."""
         if self._bindings is not None and not self._bindings.is_current:
             self._detach()
-        if not self._runs(self._settings.owner_pid):
+        if not _runs(self._settings.owner_pid):
             return None
         if self._bindings is None:
             self._attach()
@@ -186,40 +172,23 @@ class CandidateLookup:
 
     def _candidates(self, request: EngineRequest, asked: _Asked, bindings: Bindings) -> list[int]:
         session, tokens = asked.session, list(request.get_tokens(0))
-        accepted = _newly_accepted(session, tokens)
-        if accepted is None:
+        if not _is_text_of(session, tokens):
             return []
-        if accepted and is_published_by_hook(session.request):
-            publish(session, accepted, asked.offered)
-            session.slot.count_time(runs=True)
-        for token in tokens[len(session.history) :]:  # another process publishes them
+        for token in tokens[len(session.history) :]:
             session.history.append(token)
-        asked.offered = session.query(self._sources, self._share)
-        offered = list(asked.offered.candidates.tokens)
-        bindings.offer(session.slot.index, session.session_id, len(tokens), offered)
+        chain = session.query(self._sources, self._share).candidates
+        offered = list(chain.tokens)
+        bindings.offer(session.slot.index, session.session_id, asked.passes, len(tokens), offered)
+        asked.passes += 1
         return offered if session.queries else self._unasked(request, asked)
 
 
-def is_published_by_hook(request: SlotRequest) -> bool:
-    """Whether the hook commits what was accepted. It sees no log-probabilities, so where they are
-    wanted the Triton process commits everything."""
-    return not request.log_probabilities
-
-
-def _newly_accepted(session: TargetSession, tokens: list[int]) -> list[int] | None:
-    """Tokens that the runtime accepted since the last commit; None if the two do not fit.
-
-    They fit if what is committed is where the runtime's text had it: then the request is the
-    session's, whatever the table said.
-    """
-    slot, request = session.slot, session.request
-    output = slot.committed(session.session_id)
-    length = len(request.prompt) + output
-    # A request with all its tokens is no longer in flight: its last pass is not the hook's.
-    if not length <= len(tokens) < len(request.prompt) + request.max_tokens:
-        return None
-    last = slot.output(output - 1, output)[0] if output else request.prompt[-1]
-    return tokens[length:] if tokens[length - 1] == last else None
+def _is_text_of(session: TargetSession, tokens: list[int]) -> bool:
+    """Whether the tokens of a request are the session's text: they go on behind those of the pass
+    before, and there is room for more."""
+    known, request = len(session.history), session.request
+    most = len(request.prompt) + request.max_tokens
+    return known <= len(tokens) < most and tokens[known - 1] == session.history.tokens[-1]
 
 
 def _unacceptable(request: SlotRequest, count: int) -> list[int]:
@@ -230,31 +199,3 @@ def _unacceptable(request: SlotRequest, count: int) -> list[int]:
     Behind an accepted end token nothing is sampled. A request without an end token gets nothing.
     """
     return [*request.parameters.end_ids[:1]] * max(count, 0)
-
-
-def publish(
-    session: TargetSession,
-    tokens: list[int],
-    offered: Query,
-    finish: Finish = Finish.RUNNING,
-    log_probabilities: Sequence[float] = (),
-) -> None:
-    """Commit the tokens of a target pass, and of passes without candidates behind it.
-
-    Such passes occur before the hook knows the request, and after the time limit of queries.
-
-    offered  the candidates of the first pass
-    """
-    logged = list(log_probabilities) or [0.0] * len(tokens)
-    first = num_agreed(tokens, offered.candidates.tokens) + 1
-    ends = [min(first, len(tokens)), *range(first + 1, len(tokens) + 1)]
-    begin, query = 0, offered
-    for end in ends:
-        ended = finish if end == len(tokens) else Finish.RUNNING
-        commit(session, tokens[begin:end], query, ended, logged[begin:end])
-        begin, query = end, NO_QUERY
-
-
-def chain_of(tokens: Sequence[int]) -> Query:
-    """Candidates that the hook offered, as a query."""
-    return Query(Candidates.chain(list(tokens), [1.0] * len(tokens)), len(tokens))

@@ -24,7 +24,7 @@ from card.engines import Engine, SequenceTokens
 from card.sampling import Likeliest
 from card.settings import Settings
 from card.speculation.acceptance import VerifyResult
-from card.speculation.ngram import NgramMemory
+from card.speculation.sources.ngram import NgramMemory
 from card.vllm.engine import VllmEngine
 
 log = logging.getLogger(__name__)

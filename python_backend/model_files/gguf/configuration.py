@@ -43,7 +43,8 @@ def configuration(header: Header) -> dict[str, Any]:
     if family not in ARCHITECTURES:
         raise ModelFilesError(
             f"{header.file}: general.architecture {family!r} is not supported; "
-            f"allowed: {', '.join(ARCHITECTURES)}"
+            f"allowed: {', '.join(ARCHITECTURES)}; for a target that vLLM runs, name its "
+            "directory of safetensors and set target.engine: vllm"
         )
     if not header.tensors:
         raise ModelFilesError(

@@ -116,6 +116,8 @@ def read_header(file: Path) -> Header:
     """
     try:
         status = file.stat()
+        if not status.st_size:
+            raise _Unsound("it is empty")
         version = file, status.st_ino, status.st_size, status.st_mtime_ns
         if (held := _held.get(version)) is not None:
             return held
@@ -128,7 +130,7 @@ def read_header(file: Path) -> Header:
         if kind := _other_kind(file):
             raise ModelFilesError(f"{file} is {kind}") from None
         raise ModelFilesError(f"{file} is not a sound GGUF file: {error}") from None
-    except (OSError, ValueError) as error:  # an empty file cannot be mapped
+    except (OSError, ValueError) as error:
         raise ModelFilesError(f"{file} is not a sound GGUF file: {error}") from error
     header = _held[version] = Header(file, metadata, {tensor.name: tensor for tensor in tensors})
     return header

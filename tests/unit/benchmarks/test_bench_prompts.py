@@ -6,13 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from real_pair import TARGET
 from tokenizers import Tokenizer
 
-from bench.prompts import PromptsError, check_room, read_prompts
-from bench.terminal import writable
-from card.settings import LimitSettings
+from bench.prompts import PromptsError, read_prompts
 
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 
@@ -32,23 +29,6 @@ def test_a_prompt_has_the_tokens_that_the_server_gives_it(tmp_path: Path) -> Non
     (prompt,) = read_prompts(file_of(tmp_path, line("a", text)), TOKENIZER)
     assert list(prompt.tokens) == TOKENIZER.encode(text).ids
     assert (prompt.id, prompt.text) == ("a", text)
-
-
-def test_a_chat_is_rendered_by_the_template_that_is_given(tmp_path: Path) -> None:
-    chat = {"id": "a", "category": "SpecBench/qa", "messages": [{"role": "user", "content": "Hi"}]}
-    file = file_of(tmp_path, json.dumps(chat))
-    (prompt,) = read_prompts(file, TOKENIZER, render=lambda talk: f"<{talk[0]['content']}>")
-    assert prompt.text == "<Hi>"
-    assert list(prompt.tokens) == TOKENIZER.encode("<Hi>").ids
-    assert prompt.category == "SpecBench/qa"
-    with pytest.raises(PromptsError, match=r"line 1: messages: .* no chat template"):
-        read_prompts(file, TOKENIZER)
-
-    def refuse(talk: object) -> str:
-        raise ValueError("roles must alternate")
-
-    with pytest.raises(PromptsError, match="line 1: roles must alternate"):
-        read_prompts(file, TOKENIZER, render=refuse)
 
 
 @pytest.mark.parametrize(
@@ -71,27 +51,3 @@ def test_a_bad_line_is_refused_by_number_and_field(tmp_path: Path, bad: str, nam
         read_prompts(file_of(tmp_path, ""), TOKENIZER)
     with pytest.raises(PromptsError, match="cannot be read"):
         read_prompts(tmp_path / "missing.jsonl", TOKENIZER)
-
-
-def test_what_the_limits_do_not_admit_is_refused_by_name(tmp_path: Path) -> None:
-    prompts = read_prompts(file_of(tmp_path, line("long", "x = 1\n" * 20)), TOKENIZER)
-    length = len(prompts[0].tokens)
-    limits = LimitSettings(
-        prompt_tokens=length, context_tokens=length + 8, max_tokens=16, default_max_tokens=8
-    )
-    check_room(prompts, 8, limits)
-    with pytest.raises(PromptsError, match="prompt long has"):
-        check_room(prompts, 9, limits)
-    with pytest.raises(PromptsError, match="--max-tokens is 17; at most 16"):
-        check_room(prompts, 17, limits)
-
-
-@pytest.mark.parametrize("place", ["folder", "file/further.json", "a" * 300])
-def test_figures_are_refused_before_anything_is_measured_when_they_cannot_be_written(
-    tmp_path: Path, place: str
-) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    with pytest.raises(typer.BadParameter, match="cannot be written"):
-        writable(tmp_path / place)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]

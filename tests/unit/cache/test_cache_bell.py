@@ -71,12 +71,3 @@ def test_a_ring_before_the_wait_is_not_missed(pool: Pool) -> None:
     waiting.start()
     waiting.join(LIMIT_S)
     assert not waiting.is_alive()
-
-
-def test_the_count_goes_on_beyond_the_half_that_the_kernel_looks_at(pool: Pool) -> None:
-    pool.header["slot_bell"] = (1 << 32) - 1
-    rings = pool.slot_bell.rings
-    pool.slot_bell.wait(rings, 0.01)
-    pool.slot_bell.ring()
-    assert pool.slot_bell.rings == 1 << 32
-    pool.slot_bell.wait(rings, FOR_EVER_S)

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from one_process import request_of
 from watched_record import Look, WatchedRecord
 
 from card.cache import (
-    Candidates,
     CardSlot,
     DraftSlot,
     Finish,
@@ -21,11 +19,10 @@ from card.cache import (
     Pool,
     SlotRequest,
     SlotState,
-    Step,
     TargetSlot,
     Tree,
 )
-from card.cache.request import Record
+from card.cache.header import Record
 from card.sampling import SamplingParameters
 
 GEOMETRY = Geometry(slots=1, nodes=64, prompt=16, output=16, bad_words=4, bad_word_tokens=8)
@@ -146,50 +143,3 @@ def test_a_slot_is_open_only_once_the_whole_request_stands(pool: Pool) -> None:
     assert engine.state is SlotState.OPEN
     assert looks.count(True) == 1
     assert looks[-1]
-
-
-OF_STEPS = Geometry(slots=1, nodes=64, prompt=8, output=512, bad_words=1, bad_word_tokens=1)
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> tuple[CardSlot, TargetSlot, int]:
-    pool = Pool.create(tmp_path, 1, OF_STEPS)
-    card, target = pool.card_slot(0), pool.target_slot(0)
-    card.open(request_of([5, 6], 512), session_id := pool.new_session_id())
-    target.adopt(session_id)
-    return card, target, session_id
-
-
-def step(target: TargetSlot, candidates: list[int], accepted: int) -> None:
-    """Tell of a step that accepts so many of a chain, and commit its tokens."""
-    tokens = [*candidates[:accepted], 99]
-    chain = Candidates.chain(candidates, [])
-    target.trace(Step(chain, len(candidates) - 1, accepted, len(tokens), queried_ns=7))
-    target.commit(tokens, [True] * accepted + [False], [0.0] * len(tokens), Finish.RUNNING)
-
-
-def test_a_step_is_read_once_as_it_was_told(opened: tuple[CardSlot, TargetSlot, int]) -> None:
-    card, target, session_id = opened
-    step(target, [1, 2, 3], 2)
-    step(target, [4], 0)
-    (first, second), following = card.steps(session_id, 0)
-    assert first.candidates == Candidates.chain([1, 2, 3], [])
-    assert (first.drafted, first.accepted, first.committed, first.behind) == (2, 2, 3, 0)
-    assert (second.accepted, second.committed, second.behind) == (0, 1, 3)
-    assert first.queried_ns == 7 < first.committed_ns <= second.committed_ns
-    step(target, [8, 9], 1)
-    (third,), _ = card.steps(session_id, following)
-    assert (third.candidates.tokens, third.behind) == ([8, 9], 4)
-
-
-def test_a_step_is_read_once_its_tokens_are_there(
-    opened: tuple[CardSlot, TargetSlot, int],
-) -> None:
-    card, target, session_id = opened
-    step(target, [1], 1)
-    target.trace(Step(Candidates.chain([2], []), 1, 1, 2, queried_ns=7))
-    (first,), following = card.steps(session_id, 0)
-    assert first.behind == 0
-    target.commit([2, 3], [True, False], [0.0, 0.0], Finish.RUNNING)
-    (second,), _ = card.steps(session_id, following)
-    assert (second.behind, second.committed) == (2, 2)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from watched_record import WatchedRecord
 
 from card.cache import DraftSlot, Geometry, Pool, States, TargetSlot
-from card.cache.request import Record
+from card.cache.header import Record
 
 PLACES, NUMBERS = 8, 6
 WITHOUT = Geometry(slots=1, nodes=64, prompt=64, output=64, bad_words=1, bad_word_tokens=1)

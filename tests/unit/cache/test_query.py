@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from card.cache import ROOT, Candidates, Tree, best_chain, best_subtree, descend
+from card.cache import ROOT, Candidates, Tree, descend
+from card.speculation.sources.tree import best_chain, best_subtree, ranked_below, sharpened
 
 LIKELY = 1e-2
 """Below this probability a candidate is not worth a row (`card.cache.tree`)."""
@@ -174,3 +175,9 @@ def test_any_sound_tree_gives_bounded_candidates(
         subtree = best_subtree(tree, node, limit, branches)
         assert len(subtree) <= limit
         assert len(set(range(len(subtree))) - set(subtree.parents)) <= branches
+
+
+@pytest.mark.parametrize("score", [[-np.inf, -np.inf], [0.0, -1e308], [-1e308, -1e308]])
+def test_ranks_when_scores_are_extreme_are_at_most_one(score: list[float]) -> None:
+    assert max(ranked_below(Tree(0, [1, 2], [ROOT, 0], score), ROOT, 3.0).score, default=0) <= 0.0
+    assert max(sharpened(score, 3.0)) <= 0.0

@@ -26,19 +26,6 @@ async def test_an_unreachable_host_is_named_with_what_to_check(host: str) -> Non
             assert "Check that the server is up" in caught.value.message
 
 
-@pytest.mark.parametrize(("host", "asks_it"), [("127.0.0.1", False), ("192.0.2.1", True)])
-async def test_a_proxy_that_may_be_at_fault_is_named(
-    monkeypatch: pytest.MonkeyPatch, host: str, asks_it: bool
-) -> None:
-    with served() as gone:
-        address = gone.address
-    monkeypatch.setenv("https_proxy", f"http://{address}")
-    async with CardClient(f"{host}:{address.rpartition(':')[2]}") as client:
-        with pytest.raises(CardError) as caught:
-            await client.generate(REQUEST)
-    assert ("https_proxy names a proxy" in caught.value.message) is asks_it
-
-
 async def test_no_proxy_stands_between_a_client_and_its_own_machine(
     triton: TritonDouble, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,19 +44,6 @@ async def test_no_proxy_stands_between_a_client_and_its_own_machine(
     assert int(options["grpc.max_receive_message_length"]) > 1 << 30
     for elsewhere in ("example.com:8001", "dns:///10.0.0.1:8001", "127.0.0.1.example.com:8001"):
         assert ("grpc.enable_http_proxy", 0) not in channel_options(elsewhere)
-
-
-@pytest.mark.parametrize("balanced", [True, False])
-async def test_requests_take_turns_on_all_addresses_only_when_asked_to(balanced: bool) -> None:
-    with served() as one, served() as other:
-        async with CardClient(one.address, balanced=balanced) as client:
-            # What a name with two addresses resolves to.
-            client.address = f"ipv4:{one.address},{other.address}"
-            for _ in range(40):
-                await client.generate(REQUEST)
-                if one.requests and other.requests:
-                    break
-        assert bool(one.requests and other.requests) == balanced
 
 
 async def test_a_server_without_its_draft_is_ready_and_without_its_target_is_not(

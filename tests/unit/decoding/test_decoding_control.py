@@ -9,7 +9,6 @@ import pytest
 from fake_engine import FakeEngine, FakeModel, fake
 from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
 
-from card.cache.header import Bell
 from card.speculation.control import CONTROLLERS, ControlledSession, Share, StepPlan
 from card.speculation.control.fixed import Fixed
 
@@ -50,18 +49,6 @@ def opened(both: OneProcess, pacings: list[str], tokens: int = 20) -> list[Strea
     ]
 
 
-def test_while_the_draft_is_stopped_it_computes_nothing_and_nobody_asks_it(
-    both: OneProcess,
-) -> None:
-    streams = opened(both, ["auto"] * 3)
-    for _ in range(3):
-        both.target.step()
-    texts = both.run(streams)
-    assert texts == [autoregressive(MODEL, request_of([n, 1], 20)) for n in range(3)]
-    assert fake(both.draft_engine).batches == []
-    assert sum(stream.counters.queries for stream in streams) == 0
-
-
 def test_sessions_of_other_pacings_keep_their_draft(both: OneProcess) -> None:
     streams = opened(both, ["auto", "draft_then_verify", "pearl"])
     for _ in range(2):
@@ -86,29 +73,6 @@ def test_a_draft_that_is_stopped_woken_and_awaited_at_random_changes_no_text(
     assert sum(stream.counters.hits for stream in streams) > 0
 
 
-def test_in_turns_the_draft_makes_its_passes_and_the_target_has_every_core(
-    both: OneProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Scripted, "drafts", lambda: True)
-    monkeypatch.setattr(Scripted, "awaited", lambda: 2)
-    (stream,) = opened(both, ["auto"])
-    both.target.step()  # reads the prompt
-    both.target.step()  # decides to wait from now on
-    made = 0
-    for _ in range(3):
-        committed = len(stream.output)
-        both.target.step()
-        assert len(stream.output) == committed, "it waits"
-        before = len(fake(both.draft_engine).batches)
-        for _ in range(6):
-            both.draft.step()
-        made += len(fake(both.draft_engine).batches) - before
-        both.target.step()
-        assert len(stream.output) > committed
-        assert fake(both.target_engine).alone
-    assert made == 6
-
-
 def test_a_draft_that_gives_nothing_is_awaited_no_longer_than_the_plan_says(
     both: OneProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,38 +91,6 @@ def test_a_fresh_target_wakes_the_draft_that_its_predecessor_stopped(both: OnePr
     assert both.pool.draft_stopped
     both.restart_target(FakeEngine(MODEL, tree=False))
     assert not both.pool.draft_stopped
-
-
-def test_a_draft_that_begins_to_work_again_is_woken_when_it_finds_work(
-    both: OneProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It looks once when it is rung for: for a text that goes on, and for the next one."""
-    finds_work: list[bool] = []
-
-    def rung(*_: Any) -> int:
-        finds_work.append(not both.draft.is_idle)
-        return 0
-
-    both.target_pool.slot_bell = Bell(both.pool.header.words("slot_bell"), rung)
-    monkeypatch.setattr(Scripted, "drafts", lambda: False)
-    streams = opened(both, ["auto"])
-    for _ in range(2):
-        both.target.step()
-    both.draft.step()
-    finds_work.clear()
-    both.target.step()
-    assert not finds_work
-    monkeypatch.setattr(Scripted, "drafts", lambda: True)
-    both.target.step()
-    assert finds_work == [True]
-
-    monkeypatch.setattr(Scripted, "drafts", lambda: False)
-    both.run(streams)
-    both.open(request_of([1, 1], 20, "auto"), 1)
-    both.draft.step()
-    finds_work.clear()
-    both.target.step()
-    assert finds_work == [True], "it reads the prompt"
 
 
 def test_a_session_that_waits_for_its_draft_keeps_the_target_to_its_threads(

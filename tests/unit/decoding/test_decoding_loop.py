@@ -33,17 +33,6 @@ def both_loops(target: FakeModel = MODEL, **speculation: Any) -> OneProcess:
     )
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 21])
-def test_a_prompt_is_read_in_chunks_and_its_last_row_gives_the_first_token(length: int) -> None:
-    with both_loops(prefill_chunk=8) as both:
-        request = request_of(list(range(length)), 1)
-        stream = both.open(request)
-        assert both.run([stream], draft_steps=0) == [autoregressive(MODEL, request)]
-        sizes = [len(batch[0].tokens) for batch in fake(both.target_engine).batches]
-        assert sum(sizes) == length
-        assert all(size == 8 for size in sizes[:-1])
-
-
 def test_sessions_of_any_age_share_a_pass() -> None:
     with both_loops() as both:
         requests = [request_of([n, 1], 12) for n in range(3)]
@@ -54,18 +43,6 @@ def test_sessions_of_any_age_share_a_pass() -> None:
         both.target.step()
         assert [rows.session for rows in fake(both.target_engine).batches[-1]] == [0, 1, 2]
         assert both.run(streams) == [autoregressive(MODEL, request) for request in requests]
-
-
-def test_a_chain_query_reads_no_more_rows_than_are_left_to_write() -> None:
-    with both_loops(rows=16, depth=16) as both:
-        stream = both.open(request_of([1], 9))
-        while stream.finish is Finish.RUNNING:
-            for _ in range(8):
-                both.draft.step()
-            left = 9 - len(stream.output)
-            both.target.step()
-            assert len(fake(both.target_engine).batches[-1][0].tokens) <= left
-        assert len(fake(both.target_engine).batches) < 9
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fake_engine import EMPTY_PATH, FakeEngine, FakeModel, extended, fake
 from one_process import GREEDY, OneProcess, autoregressive, request_of, settings_of
 
 from card.cache import Finish, SlotRequest
-from card.engines.prefix_cache import BLOCK
+from card.engines.interface import BLOCK
 from card.sampling import SamplingParameters
 
 MODEL = FakeModel()

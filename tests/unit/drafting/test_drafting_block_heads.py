@@ -15,7 +15,7 @@ from card.engines import Ranking, SequenceTokens
 from card.speculation.drafters.heads.base import StatesEngine
 from card.speculation.drafters.heads.block_engine import BlockEngine
 from card.speculation.drafters.heads.ctc import CtcChain
-from card.speculation.drafters.heads.formats import CTC, DSPARK, SPECFORMER
+from card.speculation.drafters.heads.formats import CTC, SPECFORMER
 from card.speculation.drafters.heads.passes import CompiledPasses
 
 TEXT, VOCABULARY = [2, 4, 6, 8, 10, 12], 24
@@ -67,7 +67,7 @@ def test_token_has_the_chance_of_all_slots_that_begin_so_when_collapsed(
 
 
 @pytest.mark.skipif(find_spec("openvino") is None, reason="needs openvino")
-@pytest.mark.parametrize("kind", [SPECFORMER, CTC, DSPARK])
+@pytest.mark.parametrize("kind", [SPECFORMER, CTC])
 def test_openvino_computes_what_torch_computes(kind: str) -> None:
     engine = random_head(VOCABULARY, mask_id=-1, kind=kind)
     assert isinstance(engine, BlockEngine)

@@ -12,9 +12,7 @@ from one_process import GREEDY, OneProcess, autoregressive, request_of, settings
 
 from card.cache import ROOT, SlotRequest, Tree
 from card.sampling import SamplingParameters
-from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
-from card.speculation.pacing import PACINGS
-from card.speculation.tree import GrowingTree, Nodes
+from card.speculation.drafters.growth import GROWTHS
 
 MODEL = FakeModel(agreement=0.9)
 SAMPLED = SamplingParameters(temperature=0.9, seed=3)
@@ -91,27 +89,6 @@ def test_branches_begin_where_the_draft_is_in_doubt_and_nowhere_else() -> None:
     assert forks
 
 
-def view_of(tree: GrowingTree, expanded: set[int]) -> TreeView:
-    entry = [0 if node in expanded else UNEXPANDED for node in range(len(tree))]
-    return TreeView(tree, entry, tree.score, [7])
-
-
-def test_nodes_that_end_alike_share_what_is_below_them() -> None:
-    tree = GrowingTree(32)
-    #        0: 1   1: 2   below both: 3 (2, 3); below node 2: 4 and below that 5
-    tree.add(
-        Nodes([1, 2, 3, 3, 4, 5], [ROOT, ROOT, 0, 1, 2, 4], [-0.1, -0.2, -0.1, -0.3, -0.4, -0.5])
-    )
-    rule = GROWTHS["graph"](GrowthConfig(shared_tokens=1))
-    found, _ = rule.copies(view_of(tree, {0, 1, 2, 4}), depth=9)
-    assert (found.tokens, found.parents) == ([4, 5], [3, 6]), "4 and 5 below the other 3"
-    assert found.logprobs == pytest.approx([-0.4, -0.5])
-    assert found.saved == 2
-    assert rule.take(view_of(tree, {0, 1, 2, 4}), 8, 9) == [5], "the other 3 needs no pass"
-    strict = GROWTHS["graph"](GrowthConfig(shared_tokens=2))
-    assert not strict.copies(view_of(tree, {0, 1, 2, 4}), depth=9)[0].tokens, "1 3 is not 2 3"
-
-
 @pytest.mark.parametrize("growth", GROWTHS)
 @pytest.mark.parametrize("parameters", [GREEDY, SAMPLED])
 def test_every_growth_rule_is_of_use(growth: str, parameters: SamplingParameters) -> None:
@@ -146,20 +123,3 @@ def test_shared_nodes_save_rows_of_draft_passes_and_commits_run_through_copies()
             assert (stream.counters.saved_rows > 0) == (shared_tokens == 1)
     assert rows[1] < rows[8]
     assert steps[1] <= steps[8]
-
-
-def test_a_pacing_comes_with_its_growth_rule_unless_the_request_names_one() -> None:
-    def forks(growth: str | None) -> bool:
-        draft = FakeEngine(MODEL, tree=True)
-        settings = settings_of(doubt=0.0)
-        wanted = request_of(PROMPT, 60, "branch", gamma=6)
-        wanted = wanted if growth is None else replace(wanted, growth=growth)
-        with OneProcess(FakeEngine(FakeModel(), tree=False), draft, settings) as both:
-            stream = both.open(wanted)
-            assert both.draft.step()
-            found = both.pool.target_slot(0).tree(stream.session_id, MODEL.vocabulary)
-            return found is not None and len(found.token) > 1
-
-    assert PACINGS["branch"].growth == "branch"
-    assert not forks(None), "a draft that is never in doubt follows one chain"
-    assert forks("best_first")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from differential import Way, every_pair, name_of
 from fake_engine import FakeEngine, FakeModel
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,8 +19,8 @@ from card.cache import SlotRequest
 from card.engines import Logits, SequenceTokens
 from card.sampling import SamplingParameters
 from card.speculation.drafters import DRAFTERS, DraftConfig, DraftedSession, Drafter
-from card.speculation.drafters.heads.formats import CTC, DSPARK, EAGLE3, KINDS, SPECFORMER
-from card.speculation.tree import GrowingTree, Nodes
+from card.speculation.drafters.heads.formats import CTC, EAGLE3, KINDS, SPECFORMER
+from card.speculation.drafters.interface import GrowingTree, Nodes
 
 PLACES = 16
 MODEL = FakeModel()
@@ -47,17 +48,22 @@ class TappedEngine(FakeEngine):
         return found
 
 
-@pytest.mark.parametrize("parameters", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "fault", ["random", "not finite", "overwritten", "of another text", "no states", "killed draft"]
-)
-def test_texts_are_the_targets_own_whatever_happens_to_states_and_draft(
-    fault: str, kind: str, parameters: SamplingParameters
-) -> None:
+AXES = {
+    "kind": list(KINDS),
+    "fault": [
+        *("random", "not finite", "overwritten", "of another text", "no states", "killed draft"),
+    ],
+    "sampling": ["greedy", "sampled"],
+}
+
+
+@pytest.mark.parametrize("way", list(every_pair(AXES)), ids=name_of)
+def test_texts_are_the_targets_own_whatever_happens_to_states_and_draft(way: Way) -> None:
+    kind, fault = way["kind"], way["fault"]
+    parameters = GREEDY if way["sampling"] == "greedy" else SAMPLED
     ring = {"no states": (0, 0), "overwritten": (1, TAPPED)}.get(fault, (PLACES, TAPPED))
     requests = [
-        request_of(PROMPT * (1 + at), 30, decoding, parameters, gamma=3)
+        request_of(PROMPT * (1 + at), 24, decoding, parameters, gamma=3)
         for at, decoding in enumerate(("card", "draft_then_verify", "ssd"))
     ]
     chosen = settings_of(drafter=kind, query="subtree")
@@ -180,31 +186,6 @@ def test_tree_is_replaced_by_one_from_true_states_when_a_commit_leaves_some_of_i
     assert expected is not None
     assert tree.token == list(expected.tokens)
     np.testing.assert_allclose(nodes.logprobs, expected.logprobs, atol=1e-5)
-
-
-def test_drafter_goes_on_with_its_own_states_when_the_targets_are_late() -> None:
-    scene = Scene()
-    scene.published = len(PROMPT) - 2
-    scene.commit([5, 7, 9])
-    nodes = scene.propose()
-    assert nodes is not None
-    assert nodes.passes == 1
-    assert len(scene.session.tree) > 0
-
-
-@pytest.mark.parametrize(("kind", "goes_on"), [(DSPARK, True), (CTC, True), (SPECFORMER, False)])
-def test_blocks_behind_the_tree_are_made_when_they_know_more_than_the_first(
-    kind: str, goes_on: bool
-) -> None:
-    scene = Scene(kind, mask_ids=(2,), block=2)
-    scene.published = len(PROMPT)
-    scene.commit([5])
-    first = scene.propose()
-    assert first is not None
-    assert first.passes == 2
-    second = scene.propose()
-    assert (second is not None) == goes_on
-    assert max(scene.session.tree.depth) >= (2 if goes_on else 1)
 
 
 @pytest.mark.parametrize("kind", [CTC, SPECFORMER])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine, FakeModel, fake
-from one_process import OneProcess, autoregressive, request_of, settings_of
+from one_process import OneProcess, request_of, settings_of
 
 from card.cache import ROOT, Tree
 from card.sampling import SamplingParameters
@@ -65,11 +65,3 @@ def test_a_parcel_for_the_draft_is_one_that_the_draft_has_passed() -> None:
         stream = both.open(request_of([1, 2, 3], 40, "draft_then_verify", gamma=PARCEL + 1))
         both.run([stream], draft_steps=4)
         assert len(fake(both.draft_engine).batches) <= stream.counters.steps + 1
-
-
-def test_a_smaller_draft_that_is_always_wrong_costs_nothing_but_rows() -> None:
-    request = request_of([1, 2, 3], 40)
-    with ladder(FakeModel(seed=9)) as (both, _):
-        stream = both.open(request)
-        assert both.run([stream]) == [autoregressive(MODEL, request)]
-        assert stream.counters.accepted > 0

@@ -17,7 +17,6 @@ from one_process import (
     OneProcess,
     Stream,
     autoregressive,
-    repeating_text,
     request_of,
     settings_of,
 )
@@ -192,83 +191,6 @@ def test_a_draft_equal_to_the_target_ranks_the_targets_choice_first(
             history = History([*text, *(paths[node] if node != ROOT else ())], 64)
             choice = sample(MODEL.row_after(history.tokens), history, parameters)
             assert tree.token[max(children, key=lambda child: tree.score[child])] == choice
-
-
-def text_rows(both: OneProcess) -> dict[int, int]:
-    """Prompt tokens by session in the draft's last pass."""
-    return {
-        rows.session: len(rows.tokens)
-        for rows in fake(both.draft_engine).batches[-1]
-        if rows.parents is None and rows.logits == 0
-    }
-
-
-def test_prompts_that_are_read_at_once_share_a_chunk() -> None:
-    with drafting(prefill_chunk=64) as both:
-        for index in range(3):
-            both.open(request_of([index, *range(20)] * 6, 4), index)
-        both.draft.step()
-        assert sorted(text_rows(both).values()) == [64 // 3] * 3
-
-
-def test_a_draft_is_idle_while_no_session_wants_candidates() -> None:
-    with drafting(prefill_chunk=64) as both:
-        assert both.draft.is_idle
-        both.open(request_of([1, 2], 8, "autoregressive"), 0)
-        both.draft.step()
-        assert both.draft.is_idle, "no session asks for the draft"
-        slots = [adopted(both, both.open(request_of([1, 2, 3], 40), index)) for index in (1, 2)]
-        both.draft.step()
-        assert not both.draft.is_idle
-        slots[0].stop_draft_until(10)
-        assert not both.draft.is_idle, "the other one does"
-        slots[1].stop_draft_until(10)
-        assert both.draft.is_idle
-        commit(slots[0], [5] * 7)
-        assert not both.draft.is_idle
-
-
-def test_a_text_is_followed_again_when_its_stop_is_over() -> None:
-    with drafting(width=2) as both:
-        stream = both.open(request_of([3, 1, 4], 40))
-        slot = adopted(both, stream)
-        both.draft.step()
-        slot.stop_draft_until(3 + 12)
-        passes = len(fake(both.draft_engine).batches)
-        text = autoregressive(MODEL, request_of([3, 1, 4], 40))
-        for token in text[:12]:
-            assert not both.draft.step()
-            commit(slot, [token])
-        assert len(fake(both.draft_engine).batches) == passes
-        assert stream.counters.re_roots == 0
-        both.draft.step()
-        tree = slot.tree(stream.session_id, MODEL.vocabulary)
-        assert tree is not None
-        assert tree.root_length == 3 + 12
-        assert_read_correctly(tree, [3, 1, 4, *text[:12]], GREEDY)
-
-
-def test_right_proposals_deepen_the_tree_by_several_layers_in_one_pass() -> None:
-    text = repeating_text(MODEL)
-    for ngram_tokens, layers in ((0, 1), (1, 2), (2, 3)):
-        with drafting(ngram_tokens=ngram_tokens) as both:
-            stream = both.open(request_of(text, 20))
-            both.draft.step()
-            tree = adopted(both, stream).tree(stream.session_id, MODEL.vocabulary)
-            assert tree is not None
-            assert_read_correctly(tree, text, GREEDY)
-            assert max(map(len, paths_of(tree))) == layers
-
-
-@pytest.mark.parametrize(("drafter", "proposals"), [("tree", 2), ("cascade", 5)])
-def test_a_cascade_reviews_longer_chains_of_proposals(drafter: str, proposals: int) -> None:
-    with drafting(drafter=drafter, width=1, ngram_tokens=8) as both:
-        both.open(request_of([*range(MODEL.vocabulary)] * 3, 30))
-        batches = fake(both.draft_engine).batches
-        while not batches or batches[-1][0].parents is None:
-            assert both.draft.step()
-        (first_of_tree,) = batches[-1]
-        assert len(first_of_tree.tokens) == 1 + proposals
 
 
 def test_a_reloaded_draft_starts_at_what_is_committed() -> None:

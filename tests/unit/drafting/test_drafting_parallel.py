@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 from fake_engine import FakeEngine, FakeModel, fake
 from one_process import GREEDY, OneProcess, Stream, autoregressive, request_of, settings_of
 
 from card.cache import ROOT, Tree
-from card.engines.row_costs import CostCurve
 from card.sampling import SamplingParameters, gumbel
-from card.speculation.drafters.parallel import Reach
 
 BLOCK, MASK = 4, 2  # of `settings_of`
 PROMPT = [1, 5, 3]
@@ -114,16 +111,3 @@ def test_every_place_is_ranked_under_its_own_noise() -> None:
         noise = gumbel(SAMPLED.seed, np.int64(len(PROMPT) + place), np.arange(len(row)))
         best.append(int((row / SAMPLED.temperature + noise).argmax()))
     assert likeliest(tree) == best
-
-
-@pytest.mark.parametrize(
-    ("costs", "masks"),
-    [
-        ({}, 5),
-        ({1: 1.0, 2: 1.01, 4: 1.02, 8: 1.05}, 5),
-        ({1: 1.0, 2: 2.0, 4: 4.0, 8: 8.0}, 0),
-        ({1: 1.0, 2: 1.0, 3: 1.0, 4: 4.0, 8: 8.0}, 2),
-    ],
-)
-def test_block_is_as_long_as_its_rows_pay(costs: dict[int, float], masks: int) -> None:
-    assert Reach(6).best_masks(CostCurve(costs), given=1, most=5) == masks

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from fake_engine import FakeEngine, FakeModel
 from hypothesis import given
 from hypothesis import strategies as st
 from one_process import OneProcess, autoregressive, request_of, settings_of
 
-from card.engines.row_costs import CostCurve
-from card.speculation.drafters.draft_pass import worthwhile
 from card.speculation.drafters.growth import GROWTHS, UNEXPANDED, GrowthConfig, TreeView
-from card.speculation.tree import GrowingTree
-
-tokens = st.lists(st.integers(0, 4), min_size=1, max_size=4, unique=True)
-
+from card.speculation.drafters.interface import GrowingTree
 
 # --- growth ---------------------------------------------------------------------------------
 
@@ -61,38 +54,6 @@ MODEL = FakeModel()
 ROWS = (1, 2, 4, 8)
 FREE = dict.fromkeys(ROWS, 1.0)
 DEAR = {rows: rows**1.2 for rows in ROWS}
-
-chances = st.lists(st.floats(0.001, 1), min_size=1, max_size=12).map(
-    lambda found: sorted(found, reverse=True)
-)
-curves = st.lists(st.floats(0.1, 5), min_size=len(ROWS), max_size=len(ROWS)).map(
-    lambda found: dict(zip(ROWS, sorted(found), strict=True))
-)
-
-
-def scores_of(found: list[float], exponent: float = 3.0) -> list[float]:
-    return [exponent * math.log(chance) for chance in found]
-
-
-@given(curves, chances)
-def test_no_other_measured_number_of_rows_promises_more_for_its_time(
-    costs_ms: dict[int, float], found: list[float]
-) -> None:
-    chosen = worthwhile(CostCurve(costs_ms), scores_of(found), 3.0)
-    rates = {min(rows, len(found)): sum(found[:rows]) / costs_ms[rows] for rows in ROWS[::-1]}
-    assert rates[chosen] == pytest.approx(max(rates.values()))
-
-
-def test_sessions_that_share_a_pass_pay_for_each_others_rows() -> None:
-    costs_ms = {1: 1.0, 2: 1.0, 4: 1.0, 8: 4.0}
-    assert worthwhile(CostCurve(costs_ms), scores_of([0.3] * 4), 3.0) == 4
-    assert worthwhile(CostCurve(costs_ms).shared(2), scores_of([0.3] * 4), 3.0) == 2
-
-
-def test_where_every_chance_is_too_small_for_a_number_a_pass_is_not_empty() -> None:
-    """Scores add up for as long as a tree is never begun anew."""
-    costs_ms = {1: 1.0, 2: 1.3, 4: 1.9}
-    assert worthwhile(CostCurve(costs_ms), [-1e5] * 4, 3.0) == 4
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from one_process import request_of
 from serving_double import HandPlayedTarget, slot_request
 from watched_record import WatchedRecord
 
 from card.cache import LONGEST_CHAIN, CardSlot, Pool, RemoteSlot, SlotRequest, digest_of
-from card.cache.request import Record
-from card.sampling import SamplingParameters
+from card.cache.header import Record
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.remote import RemoteDrafts, check_sizes
 from card.speculation.drafters.remote import REMOTE, DeviceDraft
@@ -161,10 +159,3 @@ def test_a_chain_is_seen_as_it_was_or_as_it_is(pool: Pool) -> None:
         assert len(seen) >= 4
         assert chain(pool) == after
         before = after
-
-
-SAMPLED = SamplingParameters(temperature=0.9, seed=5)
-
-
-def remote_request(decoding: str = "card", parameters: SamplingParameters = SAMPLED) -> SlotRequest:
-    return keyed(request_of([1, 2, 3], 40, decoding, parameters))

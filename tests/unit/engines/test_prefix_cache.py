@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from card.engines.prefix_cache import BLOCK, PrefixCache
+from card.engines.interface import BLOCK
+from card.engines.sessions import PrefixCache
 
 SALT = b"one"
 
@@ -13,20 +14,6 @@ SALT = b"one"
 def text_of(blocks: str, more: int = 0) -> list[int]:
     """A text whose blocks are named by letters, and so many tokens behind them."""
     return [ord(letter) for letter in blocks for _ in range(BLOCK)] + [0] * more
-
-
-def kept(cache: PrefixCache, blocks: str, salt: bytes = SALT) -> int:
-    """How many blocks of the text are kept."""
-    return len(cache.find(text_of(blocks), salt))
-
-
-def test_the_least_recently_used_makes_room_from_its_end_on() -> None:
-    cache = PrefixCache(4)
-    cache.add(text_of("ab"), SALT)
-    cache.add(text_of("xy"), SALT)
-    assert kept(cache, "ab") == 2
-    cache.add(text_of("m"), SALT)
-    assert (kept(cache, "ab"), kept(cache, "xy"), kept(cache, "m")) == (2, 1, 1)
 
 
 texts = st.text("ab", max_size=5)

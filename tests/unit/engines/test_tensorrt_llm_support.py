@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from card.engines import EngineError
-from card.engines.tensorrt_llm.requests import check_version, obstacles
+from card.engines.guest.admission import Asked
+from card.engines.tensorrt_llm.requests import TensorRTRules, check_version
 from card.sampling import SamplingParameters
 from card.serving.requests.refusal import Refusal
 from card.serving.requests.slot_request import Admission
@@ -15,45 +16,51 @@ from card.serving.requests.wire import GenerateRequest
 from card.settings import Settings, SettingsError, load_settings
 
 TARGET = {"engine": "tensorrt_llm"}
-PENALTIES = {"repetition_penalty": 1.2, "presence_penalty": 0.1, "bad_words": ((3,),)}
+PENALTIES: dict[str, Any] = {
+    "repetition_penalty": 1.2,
+    "presence_penalty": 0.1,
+    "bad_words": ((3,),),
+}
 
 
 @pytest.mark.parametrize(
-    ("version", "parameters", "found"),
+    ("asked", "found"),
     [
-        ("1.1.0", {}, {}),
-        ("1.2.1", {"temperature": 0.8, "top_k": 9, "top_p": 0.9}, {}),
-        ("1.2.1", {"seeded": True}, {}),
-        ("1.2.1", PENALTIES, dict.fromkeys(PENALTIES, True)),
-        ("1.3.0rc24", PENALTIES, dict.fromkeys(PENALTIES, False)),
-        ("1.3.0", {"bad_words": ((3,), (4, 5))}, {"bad_words": True}),
-        ("1.3.0", {"logit_bias": ((3, 1.0),)}, {"logit_bias_ids": True}),
-        ("1.3.0", {"min_p": 0.1}, {"min_p": True}),
-        ("1.2.1", {"log_probabilities": True}, {"return_log_probs": False}),
-        ("1.2.1", {"log_probabilities": True, "temperature": 0.8}, {"return_log_probs": True}),
-        ("1.2.1", {"min_tokens": 3, "temperature": 0.5, "seeded": True},
-         {"min_tokens": False, "seed": False}),
+        (Asked(SamplingParameters()), {}),
+        (Asked(SamplingParameters(temperature=0.8, top_k=9, top_p=0.9)), {}),
+        (Asked(SamplingParameters(), seeded=True), {}),
+        (Asked(SamplingParameters(**PENALTIES)), dict.fromkeys(PENALTIES, True)),
+        (Asked(SamplingParameters(logit_bias=((3, 1.0),))), {"logit_bias_ids": True}),
+        (Asked(SamplingParameters(min_p=0.1)), {"min_p": True}),
+        (Asked(SamplingParameters(), log_probabilities=True), {"return_log_probs": False}),
+        (
+            Asked(SamplingParameters(temperature=0.8), log_probabilities=True),
+            {"return_log_probs": True},
+        ),
+        (
+            Asked(SamplingParameters(min_tokens=3, temperature=0.5), seeded=True),
+            {"min_tokens": False, "seed": False},
+        ),
     ],
-)  # fmt: skip
+)
 def test_obstacles_are_named_when_the_runtime_does_not_honour_a_parameter(
-    version: str, parameters: dict[str, Any], found: dict[str, bool]
+    asked: Asked, found: dict[str, bool]
 ) -> None:
-    """By field: whether the runtime ignores it altogether, or it is unproven beside candidates."""
-    asked = {"seeded": False, "log_probabilities": False}
-    asked |= {name: parameters[name] for name in asked if name in parameters}
-    rest = {name: value for name, value in parameters.items() if name not in asked}
-    named = obstacles(SamplingParameters(**rest), version=version, **asked)
+    """By field: whether the runtime never honours it, or it is unproven beside candidates."""
+    named = TensorRTRules(refuses=False).obstacles(asked)
     assert {obstacle.field: obstacle.ignored for obstacle in named} == found
 
 
 def test_runtime_is_refused_when_it_lacks_the_interfaces() -> None:
     with pytest.raises(EngineError, match="too old"):
-        check_version("1.0.0")
+        check_version("1.2.0rc1")
+    check_version("1.2.0")
+    check_version("1.3.0rc24")
 
 
-def decided(policy: str, version: str = "1.3.0rc24", **request: Any) -> str:
+def decided(policy: str, **request: Any) -> str:
     target = {**TARGET, "tensorrt_llm": {"unproven_parameters": policy}}
-    by = Admission(Settings.model_validate({"target": target}), lambda: version)
+    by = Admission(Settings.model_validate({"target": target}))
     sent = GenerateRequest(text_input="x", **request)
     parameters = SamplingParameters(
         temperature=sent.temperature,
@@ -66,7 +73,6 @@ def decided(policy: str, version: str = "1.3.0rc24", **request: Any) -> str:
 @pytest.mark.parametrize(
     "request_",
     [
-        {"repetition_penalty": 1.2},
         {"min_tokens": 3},
         {"return_log_probs": True},
         {"seed": 5, "temperature": 0.5},
@@ -81,8 +87,8 @@ def test_unproven_parameter_goes_without_speculation_or_is_refused_when_settings
 
 
 def test_ignored_parameter_is_refused_when_settings_allow_unproven_ones() -> None:
-    with pytest.raises(Refusal, match="this version of TensorRT-LLM ignores it"):
-        decided("without_speculation", "1.2.1", repetition_penalty=1.2)
+    with pytest.raises(Refusal, match=r"TensorRT-LLM 1\.2 ignores it"):
+        decided("without_speculation", repetition_penalty=1.2)
     with pytest.raises(Refusal, match="guided_decoding_guide_type is 'json'; it must be absent"):
         decided("without_speculation", guided_decoding_guide_type="json")
     with pytest.raises(Refusal, match=r"top_log_probs is .* not passed on"):
@@ -107,7 +113,10 @@ def test_ignored_parameter_is_refused_when_settings_allow_unproven_ones() -> Non
             {"target": TARGET, "draft": {**TARGET, "tensorrt_llm": {"devices": [0]}}},
             "share device 0, and their .* must stay below 1 together",
         ),
-        ({"target": {**TARGET, "dtype": "int8"}}, "dtype int8 does not run under engine tensorrt_llm"),
+        (
+            {"target": {**TARGET, "dtype": "int8"}},
+            "int8 does not run under engine tensorrt_llm",
+        ),
         (
             {"target": TARGET, "speculation": {"decoding": "draft_then_verify"}},
             "draft_then_verify waits for the draft",

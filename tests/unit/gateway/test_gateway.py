@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import openai
 import pytest
 from gateway_double import CHAT, PROMPT, RunningGateway, events, number, scored, tell, two_pieces
@@ -76,16 +78,21 @@ def test_defaults_are_openais(gateway: RunningGateway, client: openai.OpenAI) ->
     assert number(gateway, "max_tokens", "<i") == 9
 
 
-def test_fields_of_genai_perf_are_understood(
+def test_the_extensions_of_genai_perf_are_understood(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
     body = {"model": "ensemble", "prompt": ["a b c"], "stream": True, "max_tokens": 8}
-    fields = {"ignore_eos": True, "top_k": 4, "temperature": 0}
-    status, _, text = gateway.ask("/v1/completions", body | fields)
+    status, _, text = gateway.ask(
+        "/v1/completions",
+        body | {"nvext": {"ignore_eos": True, "top_k": 4, "greed_sampling": True}},
+    )
     assert (status, events(text)[-1]) == (200, "[DONE]")
     assert number(gateway, "end_id", "<i") == -1
     assert number(gateway, "top_k", "<i") == 4
     assert number(gateway, "temperature", "<f") == 0.0
+    status, _, text = gateway.ask("/v1/completions", body | {"nvext": {"token_data": [1]}})
+    assert status == 400
+    assert json.loads(text)["error"]["param"] == "nvext.token_data"
 
 
 # --- log-probabilities -------------------------------------------------------------------------

@@ -28,11 +28,9 @@ from real_pair import TARGET
 from card_gateway import events, generation
 from card_gateway.body import CompletionBody
 from card_gateway.errors import ApiError
-from card_gateway.limits import MOST_MESSAGES, MOST_TOOLS
+from card_gateway.limits import MOST_TOKENIZED_BYTES, MOST_TOOLS
 from card_gateway.reading import parsed
 from card_gateway.responses.body import LOG_PROBABILITIES
-from card_gateway.responses.items import CallItem, messages_of
-from card_gateway.tools.written import written_out
 
 RESPONSE: dict[str, Any] = {"model": "ensemble", "input": "hello"}
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
@@ -105,7 +103,7 @@ def test_metrics_have_no_series_when_clients_invent_names(whole: RunningGateway)
         }
 
     routes = ["/v1/completions", "/v1/models", "/v1/models/x", "/health", "/metrics", "/version"]
-    routes += ["/v1/chat/completions", "/v1/responses", "/none"]
+    routes += ["/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize", "/none"]
 
     def invent(name: str) -> None:
         whole.triton.answer = lambda _: [response(text_output="x", finish_reason=name)]
@@ -150,13 +148,13 @@ def test_metrics_have_no_series_when_clients_invent_names(whole: RunningGateway)
         ("/v1/completions", PROMPT | {"logit_bias": dict.fromkeys(range(70_000))}, "logit_bias"),
         ("/v1/completions", PROMPT | {"prompt": ["x"] * 2000}, "prompt"),
         ("/v1/completions", PROMPT | {str(name): 0 for name in range(300)}, None),
-        (
-            "/v1/completions",
-            PROMPT | {"structured_outputs": {str(name): 0 for name in range(300)}},
-            "structured_outputs",
-        ),
+        ("/v1/completions", PROMPT | {"nvext": {str(name): 0 for name in range(300)}}, "nvext"),
         ("/v1/responses", RESPONSE | {"input": [1] * 300_000}, "input"),
         ("/v1/responses", RESPONSE | {"input": [1] * 1000}, "input.0"),
+        ("/detokenize", {"tokens": [9] * 300_000}, "tokens"),
+        ("/detokenize", {"tokens": [-1] * 1000}, "tokens.0"),
+        ("/tokenize", {"prompt": "x" * (MOST_TOKENIZED_BYTES + 1)}, "prompt"),
+        ("/tokenize", {"messages": [1] * 300_000}, "messages"),
     ],
 )  # fmt: skip
 def test_request_is_refused_by_its_field_when_it_holds_too_much(
@@ -198,15 +196,6 @@ def test_guide_is_made_and_held_once_when_there_are_many_prompts() -> None:
 def test_body_is_refused_when_it_is_larger_than_the_default(whole: RunningGateway) -> None:
     status, _, text = whole.ask("/v1/completions", PROMPT | {"user": "x" * (1 << 20)})
     assert (status, "at most 1048576 bytes" in text) == (413, True)
-
-
-def test_joins_are_linear_when_a_conversation_consists_of_calls() -> None:
-    item = CallItem(type="function_call", call_id="", name="f", arguments="")
-    (message,) = messages_of([item] * MOST_MESSAGES)
-    assert len(message.tool_calls or ()) == MOST_MESSAGES
-    answers = [{"role": "tool", "content": str(place)} for place in range(MOST_MESSAGES)]
-    (written,) = written_out(answers, None)
-    assert written["content"].count("<tool_response>") == MOST_MESSAGES
 
 
 def test_one_request_has_one_deadline_when_it_has_many_texts() -> None:
@@ -270,6 +259,7 @@ def test_request_is_refused_when_its_texts_together_are_too_long(
             '{"model":"ensemble","messages":[{"role":"user","content":"\\ud800"}]}',
             "messages.0.content",
         ),
+        ("/tokenize", '{"prompt":"\\ud800"}', "prompt"),
     ],
 )
 def test_body_is_refused_by_its_field_when_it_is_no_json(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,8 +11,7 @@ from real_pair import TARGET
 from tokenizers import Tokenizer
 
 from card_gateway.tokens import TokenTexts
-from card_gateway.tools.calls import Call, CallParser, whole_calls
-from model_files import model_files_of
+from card_gateway.tools.calls import CallParser, whole_calls
 
 Found = tuple[str, list[tuple[str, str]]]
 
@@ -91,16 +89,6 @@ def test_call_is_text_when_its_name_does_not_come_for_long() -> None:
     assert whole_calls(parser.feed("f" * 20_000))[0].startswith('<tool_call>{"name": "ff')
 
 
-def test_arguments_leave_as_they_arrive() -> None:
-    parser = CallParser()
-    begun = parser.feed('<tool_call>\n{"name": "f", "arguments": {"a"')
-    assert [(part.name, part.arguments) for part in begun if isinstance(part, Call)] == [
-        ("f", ""),
-        ("", '{"a"'),
-    ]
-    assert parser.feed(': "long') == [Call(0, arguments=': "long')]
-
-
 TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 EMOJI = "🙂"
 
@@ -119,20 +107,3 @@ def test_as_many_pieces_as_tokens_that_concatenate_to_the_text(text: str, more: 
     pieces = TokenTexts(TOKENIZER).cut(text, count)
     assert len(pieces) == count
     assert "".join(pieces) == text
-
-
-def test_what_a_tokenizer_was_trained_with_cuts_and_fills_nothing(tmp_path: Path) -> None:
-    text = "def fibonacci(n):\n    return n"
-    trained = Tokenizer.from_str(TOKENIZER.to_str())
-    trained.enable_truncation(4)
-    trained.enable_padding(direction="left", length=64)
-    trained.save(str(tmp_path / "tokenizer.json"))
-    read = model_files_of(tmp_path).tokenizer()
-    assert read.encode(text).ids == TOKENIZER.encode(text).ids
-
-
-def test_a_character_of_several_tokens_stands_whole_at_its_first_one() -> None:
-    """So the bytes of the pieces joined are the bytes of the text."""
-    assert length(EMOJI) > 1
-    pieces = TokenTexts(TOKENIZER).cut(EMOJI, length(EMOJI))
-    assert pieces == [EMOJI, *[""] * (length(EMOJI) - 1)]

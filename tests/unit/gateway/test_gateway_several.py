@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 from client_double import Request, refusal, response
-from gateway_double import CHAT, PROMPT, RunningGateway, events, scored, tell
+from gateway_double import CHAT, PROMPT, RunningGateway, scored, tell
 
 from card_gateway.generation import Piece, side_by_side
 
@@ -73,6 +74,24 @@ async def test_texts_of_a_prompt_begin_when_it_has_been_read() -> None:
     assert begun[:2] == [0, 3]
 
 
+def test_the_best_answers_are_those_whose_tokens_are_likeliest(
+    gateway: RunningGateway, client: openai.OpenAI
+) -> None:
+    def answer(request: Request) -> list[Any]:
+        likelihood = {5: -3.0, 6: -1.0, 7: -2.0}[seed_of(request)]
+        piece = told(f"{seed_of(request)}", 1)
+        tell(piece, tokens=[scored(1, likelihood)])
+        return [piece]
+
+    gateway.triton.answer = answer
+    best = client.completions.create(**PROMPT, n=2, best_of=3, seed=5)
+    assert [(choice.index, choice.text) for choice in best.choices] == [(0, "6"), (1, "7")]
+    assert best.choices[0].logprobs is None
+    for wrong in ({"n": 2, "best_of": 1}, {"best_of": 2, "stream": True}):
+        status, _, text = gateway.ask("/v1/completions", PROMPT | wrong)
+        assert (status, json.loads(text)["error"]["param"]) == (400, "best_of")
+
+
 def test_an_error_of_one_answer_is_the_error_of_all(gateway: RunningGateway) -> None:
     gateway.triton.answer = lambda request: [
         refusal("UNAVAILABLE: full") if seed_of(request) == 6 else told("x")
@@ -131,7 +150,8 @@ def test_the_usage_tells_what_speculation_did(
     ("asked", "skips"),
     [
         ({"skip_reading_prefix_cache": True}, True),
-        ({"skip_reading_prefix_cache": False}, False),
+        ({"cache_prompt": False}, True),
+        ({"cache_prompt": True, "skip_reading_prefix_cache": False}, False),
     ],
 )
 def test_a_request_may_do_without_kept_text_and_share_with_few(
@@ -141,16 +161,3 @@ def test_a_request_may_do_without_kept_text_and_share_with_few(
     sent = gateway.sent()
     assert sent.get("skip_reading_prefix_cache", b"\0") == bytes([skips])
     assert b"tenant" in sent["cache_salt"]
-
-
-@pytest.mark.parametrize("at_end", [False, True])
-def test_a_stream_can_tell_its_usage_all_the_time(gateway: RunningGateway, at_end: bool) -> None:
-    gateway.triton.answer = lambda _: [
-        response(text_output="a", num_input_tokens=3, num_output_tokens=1, finish_reason=""),
-        told("b", 2),
-    ]
-    options = {"continuous_usage_stats": True, "include_usage": at_end}
-    body = PROMPT | {"stream": True, "stream_options": options}
-    *chunks, _ = events(gateway.ask("/v1/completions", body)[2])
-    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
-    assert counts == ([1, 2, 2] if at_end else [1, 2])

@@ -16,6 +16,7 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 OBJECT: dict[str, Any] = {"type": "object"}
+TIGHT = SCHEMA | {"x-guidance": {"whitespace_flexible": False}}
 
 
 def asked(gateway: RunningGateway) -> tuple[str | None, Any]:
@@ -43,8 +44,18 @@ def asked(gateway: RunningGateway) -> tuple[str | None, Any]:
             "json_schema",
             SCHEMA,
         ),
+        (
+            {"response_format": {"type": "json_object", "schema": SCHEMA}},
+            "json_schema",
+            SCHEMA,
+        ),
         ({"structured_outputs": {"json": SCHEMA}}, "json_schema", SCHEMA),
         ({"structured_outputs": {"json_object": True}}, "json_schema", OBJECT),
+        (
+            {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
+            "json_schema",
+            TIGHT,
+        ),
         ({"structured_outputs": {"regex": "a+"}}, "regex", "a+"),
         ({"structured_outputs": {"choice": ["é", "b"]}}, "choice", ["é", "b"]),
         ({"structured_outputs": {"grammar": 'root ::= "a"'}}, "ebnf_grammar", 'root ::= "a"'),
@@ -52,6 +63,10 @@ def asked(gateway: RunningGateway) -> tuple[str | None, Any]:
         ({"guided_regex": "a+", "guided_decoding_backend": "outlines"}, "regex", "a+"),
         ({"guided_choice": ["a", "b"]}, "choice", ["a", "b"]),
         ({"guided_grammar": 'start: "a"'}, "ebnf_grammar", 'start: "a"'),
+        ({"nvext": {"guided_json": SCHEMA}}, "json_schema", SCHEMA),
+        ({"nvext": {"guided_regex": "a+", "top_k": 2}}, "regex", "a+"),
+        ({"nvext": {"guided_choice": ["a", "b"]}}, "choice", ["a", "b"]),
+        ({"nvext": {"guided_grammar": 'start: "a"'}}, "ebnf_grammar", 'start: "a"'),
         ({"guided_choice": [], "structured_outputs": {"choice": [], "regex": ""}}, None, None),
     ],
 )
@@ -62,21 +77,6 @@ def test_every_way_to_ask_becomes_a_guide(
         status, _, text = gateway.ask(f"/v1/{route}", body | fields)
         assert status == 200, text
         assert asked(gateway) == (kind, guide)
-
-
-@pytest.mark.parametrize(
-    ("fields", "most"),
-    [
-        ({"guided_choice": ["ü" * 100]}, 204),
-        ({"guided_json": {"const": "ü" * 100}}, 212),
-        ({"structured_outputs": {"choice": ["a", "b"]}}, 9),
-    ],
-)
-def test_guide_takes_no_more_bytes_than_it_was_sent_in(
-    gateway: RunningGateway, fields: dict[str, Any], most: int
-) -> None:
-    gateway.ask("/v1/completions", PROMPT | fields)
-    assert len(gateway.sent()["guided_decoding_guide"][4:]) <= most
 
 
 def test_a_response_is_asked_for_by_its_format(gateway: RunningGateway) -> None:
@@ -103,23 +103,15 @@ def test_beside_tools_the_answer_is_of_the_schema_or_calls(gateway: RunningGatew
     assert not fits(guide, call + '{"a": 5}')
 
 
-def test_a_schema_beside_tools_is_told_of_its_field(gateway: RunningGateway) -> None:
-    tool = {"type": "function", "function": {"name": "clock"}}
-    body = CHAT | {"tools": [tool], "guided_json": SCHEMA}
-    said = "guided_decoding_guide cannot be compiled as ebnf_grammar: line 2 column 9: failed"
-    gateway.triton.answer = lambda _: [refusal(f"INVALID_ARGUMENT: {said}")]
-    status, _, text = gateway.ask("/v1/chat/completions", body)
-    assert (status, json.loads(text)["error"]["param"]) == (400, "guided_json")
-
-
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
         ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
+        ({"response_format": {"type": "text", "schema": SCHEMA}}, "response_format.schema"),
         ({"guided_regex": "a", "response_format": {"type": "json_object"}}, "guided_regex"),
         ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs.choice"),
+        ({"guided_regex": "a", "nvext": {"guided_choice": ["b"]}}, "nvext.guided_choice"),
         ({"structured_outputs": {"structural_tag": "x"}}, "structured_outputs.structural_tag"),
     ],
 )

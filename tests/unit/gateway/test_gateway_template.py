@@ -89,25 +89,3 @@ def test_what_is_written_for_training_and_what_asks_for_none_renders(tmp_path: P
     assert template_of(directory(tmp_path, chat_template=source)).render(TALK) == (
         "BE BRIEF.HÉ?YES.WHY?"
     )
-
-
-def test_tokens_that_only_their_own_file_names_are_known(tmp_path: Path) -> None:
-    source = "{{ bos_token }}{{ eos_token }}{{ unk_token }}{{ sep_token }}"
-    folder = directory(tmp_path, chat_template=source, eos_token=None, bos_token="<s>")
-    named = {"bos_token": "wrong", "eos_token": {"content": "</s>"}, "unk_token": "[UNK]"}
-    named["sep_token"] = "</s>"
-    (folder / "special_tokens_map.json").write_text(json.dumps(named), encoding="utf-8")
-    assert template_of(folder).render(TALK) == "<s></s>[UNK]</s>"
-
-
-@pytest.mark.parametrize(
-    ("source", "knows"),
-    [
-        ("{% for tool in tools %}{{ tool }}{% endfor %}", True),
-        ("{% if tools is defined %}{% set known = tools %}{% endif %}", True),
-        ("{{ messages[0].tools }}", False),
-        ("{% set tools = [] %}{{ tools }}", False),
-    ],
-)
-def test_a_template_knows_tools_if_it_reads_them(tmp_path: Path, source: str, knows: bool) -> None:
-    assert template_of(directory(tmp_path, chat_template=source)).knows_tools is knows

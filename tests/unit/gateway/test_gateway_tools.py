@@ -15,9 +15,6 @@ from gateway_models import directory
 from guides import fits
 from llguidance import LLMatcher
 
-from card.constraints import Guide
-from card.constraints.grammar import grammar_of
-
 WEATHER: Any = {
     "type": "function",
     "function": {
@@ -197,19 +194,6 @@ def test_one_call_at_a_time_ends_the_answer_behind_it(
     assert [item.type for item in response.output] == ["message", "function_call"]
 
 
-@pytest.mark.parametrize("stop_at", [2, 0, -1, 9])
-def test_finish_reason_is_stop_when_a_stop_word_cuts_a_call(
-    gateway: RunningGateway, client: openai.OpenAI, stop_at: int
-) -> None:
-    """Before its arguments, in them, and before what ends them."""
-    end = ONE.index("}}") if stop_at < 0 else ONE.index('{"city') + stop_at
-    asked: Any = {"tools": [WEATHER], "tool_choice": "required"}
-    gateway.triton.answer = partial(_always, pieces_of(ONE[:end], 4, "stop"))
-    whole = client.chat.completions.create(**CHAT, **asked).choices[0]
-    streamed = list(client.chat.completions.create(**CHAT, **asked, stream=True))
-    assert whole.finish_reason == streamed[-1].choices[0].finish_reason == "stop"
-
-
 def _always(pieces: list[Any], _: Any) -> list[Any]:
     return pieces
 
@@ -297,18 +281,3 @@ def test_a_schema_that_cannot_be_compiled_is_told_with_its_tool(
             with pytest.raises(openai.BadRequestError, match=r'tool "wrong" .* Invalid') as caught:
                 client.chat.completions.create(**CHAT, **asked, stream=stream)
             assert caught.value.param == "tools"
-
-
-def test_what_a_schema_only_describes_is_left_out_unless_it_is_strict(
-    gateway: RunningGateway, client: openai.OpenAI
-) -> None:
-    schema = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
-    problems = []
-    for strict in (False, True):
-        function = {"name": "f", "parameters": schema, "strict": strict}
-        tools: Any = [{"type": "function", "function": function}]
-        client.chat.completions.create(**CHAT, tools=tools, tool_choice="required")
-        guide = gateway.sent()["guided_decoding_guide"][4:].decode()
-        problems.append(LLMatcher.validate_grammar(grammar_of(Guide("ebnf_grammar", guide))))
-    assert problems[0] == ""
-    assert "not" in problems[1]

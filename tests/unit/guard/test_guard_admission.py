@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -32,34 +32,6 @@ async def is_lost(place: Place) -> bool:
     except LostError:
         return True
     return False
-
-
-async def keeps(place: Place) -> None:
-    """Raises `LostError` once it is lost."""
-    await place.hold(asyncio.Event().wait())
-
-
-def test_a_place_is_free_again_behind_its_call(admission: Admission) -> None:
-    for _ in range(3):
-        with admission.place() as one, admission.place() as other:
-            assert one is not other
-        with pytest.raises(FullError), admission.place(), admission.place(), admission.place():
-            pass
-
-
-async def test_the_call_that_is_idle_longest_makes_room(
-    admission: Admission, clock: ToldClock
-) -> None:
-    with admission.place() as first, ExitStack() as later:
-        clock.now_s += 1
-        second = later.enter_context(admission.place())
-        clock.now_s += IDLE_S
-        holding = asyncio.ensure_future(keeps(first))
-        await asyncio.sleep(0)
-        later.enter_context(admission.place())
-        with pytest.raises(LostError):
-            await holding
-        assert not await is_lost(second)
 
 
 async def test_who_is_owed_an_answer_keeps_the_place(

@@ -104,15 +104,6 @@ def test_part_that_is_too_short_is_refused(parts: list[Path]) -> None:
     assert "the file was cut off" in refusal(parts[0])
 
 
-def test_part_under_the_wrong_name_is_refused(parts: list[Path]) -> None:
-    second = parts[1].read_bytes()
-    parts[1].write_bytes(parts[2].read_bytes())
-    parts[2].write_bytes(second)
-    assert f"{parts[1]} is part 3 by its metadata (split.no), and part 2 by" in refusal(parts[0])
-    renamed = parts[0].rename(parts[0].with_name("weights.gguf"))
-    assert f"{renamed} is part 1 of 3 of a model" in refusal(renamed)
-
-
 def test_part_keeps_its_name_when_it_is_a_link(parts: list[Path], tmp_path: Path) -> None:
     """As in Hugging Face's cache, where a link leads to a file that is named by its hash."""
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"

@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from card.sampling import (
-    LARGEST_NOISE,
     History,
     SamplingParameters,
     gumbel,
     rank_candidates,
     sample,
 )
-from card.sampling.noise import UNIFORM_BITS, least_bits, noise_of
 
 seeds = st.integers(0, (1 << 64) - 1)
 places = st.integers(0, 1 << 40)
@@ -52,19 +50,6 @@ def test_a_seed_means_the_same_noise_in_every_release(seed: int, position: int, 
     uniform = ((splitmix64(key, token) >> 32) + 0.5) / 2**32
     expected = -math.log(-math.log(uniform))
     assert float(gumbel(seed, position, token)) == pytest.approx(expected, rel=1e-12, abs=1e-12)
-
-
-def test_the_largest_noise_is_a_bound_and_is_tight() -> None:
-    ends = noise_of(np.array([0, (1 << UNIFORM_BITS) - 1]))
-    assert np.isfinite(ends).all()
-    assert LARGEST_NOISE - 1e-6 < ends[1] <= LARGEST_NOISE
-
-
-@given(st.integers(0, (1 << UNIFORM_BITS) - 1))
-def test_bits_below_the_least_have_less_noise(bits: int) -> None:
-    noise = float(noise_of(np.array([bits]))[0])
-    assert least_bits(noise) <= bits
-    assert least_bits(float(np.nextafter(LARGEST_NOISE, 99.0))) > bits
 
 
 @pytest.mark.parametrize(
@@ -128,19 +113,3 @@ def test_a_draft_with_the_targets_logits_ranks_the_targets_choice_first(
     assert np.isfinite(ranked).all()
     assert ids[0, ranked[0].argmax()] == chosen
     assert np.exp(ranked).sum() == pytest.approx(1.0)
-
-
-@given(seeds, st.integers(1, 6))
-def test_rows_of_a_draft_batch_do_not_touch_each_other(seed: int, count: int) -> None:
-    rng = np.random.default_rng(count)
-    logits = np.sort(rng.normal(size=(count, 1 + count)).astype(np.float32))[:, ::-1]
-    ids = rng.integers(0, 8192, logits.shape)
-    positions = rng.integers(0, 4096, count)
-    zeros = np.zeros(count, np.float32)
-    parameters = SamplingParameters(temperature=0.8, seed=seed)
-    together = rank_candidates(ids, logits, zeros, positions, parameters)
-    for i in range(count):
-        alone = rank_candidates(
-            ids[i : i + 1], logits[i : i + 1], zeros[:1], positions[i : i + 1], parameters
-        )
-        np.testing.assert_array_equal(alone[0], together[i])

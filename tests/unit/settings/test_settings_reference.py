@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from card.settings import REPOSITORY_ROOT, load_settings
 from card.settings.__main__ import main
-from card.settings.reference import fields, reference
+from card.settings.reference import reference
 
 pytestmark = pytest.mark.usefixtures("no_overrides")
 
@@ -29,12 +29,6 @@ def test_page_has_the_reference_that_the_command_prints() -> None:
     code, printed, _ = checked()
     assert code == 0
     assert printed == PAGE.read_text(encoding="utf-8").split("```yaml\n")[-1].split("```")[0]
-
-
-def test_reference_lists_every_field_with_a_description() -> None:
-    assert all(schema["description"] for schema in fields().values())
-    lines = {line.strip().removeprefix("# ").partition(":")[0] for line in reference().splitlines()}
-    assert {place[-1] for place in fields() if place} <= lines
 
 
 def test_reference_is_a_settings_file_that_changes_nothing(write: Write) -> None:

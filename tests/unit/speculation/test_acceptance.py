@@ -95,19 +95,6 @@ def test_it_commits_what_autoregressive_decoding_would(
         assert (last, result.tokens[-1]) not in edges, "no candidate was left lying"
 
 
-@given(st.integers(0, 9), st.integers(0, 9), st.sampled_from([GREEDY, SAMPLED]))
-def test_right_candidates_are_accepted_up_to_the_first_wrong_one(
-    right: int, wrong: int, parameters: SamplingParameters
-) -> None:
-    alone = autoregressive(MODEL, request_of(PROMPT, 24, parameters=parameters))
-    tokens = alone[:right] + [(token + 1) % 5 for token in alone[right : right + wrong]]
-    chain = Candidates(tokens, list(range(ROOT, len(tokens) - 1)))
-    result, _ = verify(chain, request_of(PROMPT, 24, parameters=parameters), [])
-    assert result.num_accepted == right
-    assert result.tokens == alone[: right + 1]
-    assert result.rows == list(range(right + 1))
-
-
 def test_log_probabilities_are_those_of_the_unprocessed_logits() -> None:
     request = replace(
         request_of(PROMPT, 3, parameters=replace(SAMPLED, repetition_penalty=2.0)),

@@ -10,12 +10,12 @@ from cells import plain_ms
 from machines import MACHINES, written_ms
 from simulated_machine import SimulatedMachine
 
-from card.cache import ROOT, Candidates
-from card.engines.row_costs import CostCurve
+from card.cache import Candidates
+from card.engines.interface import CostCurve
 from card.sampling import SamplingParameters
-from card.speculation.control import CONTROLLERS, ControlConfig, Outcome
-from card.speculation.control.costs import FORGOTTEN, PassCosts
-from card.speculation.control.ways import BOUND, LONGEST_GAP, Choice, Way
+from card.speculation.acceptance import Outcome
+from card.speculation.control import CONTROLLERS, ControlConfig
+from card.speculation.control.measured import BOUND, LONGEST_GAP, Choice, PassCosts, Way
 
 USELESS, ORDINARY, GOOD = 0.0, 0.6, 0.9
 
@@ -67,24 +67,6 @@ def test_a_device_when_the_draft_is_dead_still_drafts() -> None:
     assert share.drafts
 
 
-def test_costs_when_passes_were_seen_follow_them_and_correct_unknown_cells() -> None:
-    costs = PassCosts(CostCurve({1: 10.0, 2: 20.0, 8: 40.0}), (1.0, 1.0))
-    for _ in range(8):
-        costs.learn(2, 10.0, beside=False)
-    assert costs.ms(2, beside=False) == pytest.approx(10.0)
-    assert costs.ms(8, beside=True) == pytest.approx(20.0)
-    costs.learn(8, 40.0, beside=False)
-    assert costs.ms(8, beside=False) == pytest.approx(40.0)
-
-
-def test_costs_when_a_cell_was_not_seen_for_long_follow_the_others() -> None:
-    costs = PassCosts(CostCurve({1: 10.0, 2: 20.0}), (1.0, 1.0))
-    costs.learn(2, 90.0, beside=False)
-    for _ in range(FORGOTTEN + 1):
-        costs.learn(1, 10.0, beside=False)
-    assert costs.ms(2, beside=False) == pytest.approx(20.0)
-
-
 def test_costs_when_one_pass_is_interrupted_hardly_change() -> None:
     costs = PassCosts(CostCurve({1: 10.0}), (1.0, 1.0))
     for ms in (*[10.0] * 24, 5000.0):
@@ -106,39 +88,6 @@ def test_choice_when_a_trial_loses_returns_and_waits_longer_each_time() -> None:
     assert waits[-1] == pytest.approx(LONGEST_GAP, rel=0.01)
 
 
-def test_choice_when_a_trial_gains_takes_the_way_until_it_loses_to_decoding_alone() -> None:
-    choice = Choice(Way.ALONE, Way.ALONE)
-
-    def passes(number: int, tokens_in_turns: int) -> None:
-        for _ in range(number):
-            choice.choose([Way.ALONE, Way.TURNS])
-            in_turns = choice.way is Way.TURNS
-            choice.learn(tokens_in_turns if in_turns else 1, 20.0 if in_turns else 10.0, 10.0, 1)
-
-    ways = []
-    for number, tokens_in_turns in ((100, 4), (20, 1)):  # no other trial is due in these
-        passes(number, tokens_in_turns)
-        ways.append(choice.settled)
-    assert ways == [Way.TURNS, Way.ALONE]
-
-
-def test_choice_when_an_easy_text_let_a_dearer_way_win_comes_back_in_that_text() -> None:
-    choice = Choice(Way.ALONE, Way.ALONE)
-    settled = []
-    for tokens in [1] * 64 + [3] * 30:
-        choice.choose(list(Way))
-        settled.append(choice.settled)
-        choice.learn(tokens, 10.0 if choice.way is Way.ALONE else 20.0, 10.0, 1)
-    assert Way.TURNS in settled
-    assert choice.settled is Way.ALONE
-
-
-def test_choice_when_the_draft_dies_goes_on_alone() -> None:
-    choice = Choice(Way.BESIDE, Way.BESIDE)
-    choice.choose([Way.ALONE])
-    assert choice.way is Way.ALONE
-
-
 @pytest.mark.parametrize("control", CONTROLLERS)
 def test_trim_never_keeps_more_than_was_found(control: str) -> None:
     found = [Candidates.chain([1] * count, [0.9] * count) for count in (0, 3, 7)]
@@ -147,23 +96,6 @@ def test_trim_never_keeps_more_than_was_found(control: str) -> None:
     plan = controller.plan(sessions, draft_lives=True)
     counts = controller.trim(plan, sessions, found, [0, 3, 7], beside=True)
     assert all(count <= len(one) for count, one in zip(counts, found, strict=True))
-
-
-def test_trim_gives_rows_to_the_likeliest_candidates_of_all_sessions() -> None:
-    costs: Mapping[int, float] = {1: 10.0, 2: 10.1, 4: 10.2, 8: 100.0}
-    controller = CONTROLLERS["measured"](ControlConfig(costs_ms=costs))
-    sessions = [_Session(0), _Session(1)]
-    plan = controller.plan(sessions, draft_lives=True)
-    found = [Candidates.chain([1, 1], [0.9, 0.8]), Candidates.chain([1, 1], [0.3, 0.1])]
-    assert controller.trim(plan, sessions, found, [2, 2], beside=False) == [2, 0]
-
-
-def test_outcome_judges_each_step_by_its_first_candidate_and_who_gave_it() -> None:
-    candidates = Candidates([5, 6, 7, 8], [ROOT, ROOT, 0, 2], [0.6, 0.3, 0.3, 0.15])
-    outcome = Outcome.of(candidates, 3, [0, 2], rejected=True)
-    assert (outcome.accepted, outcome.agreed, outcome.ngram_agreed) == (2, 2, 0)
-    assert list(outcome.chances) == pytest.approx([0.6, 0.5])
-    assert list(outcome.ngram_chances) == pytest.approx([0.5])
 
 
 class _Session:

@@ -25,15 +25,15 @@ from real_pair import PAIR
 from card.cache import NO_SALT, ROOT, SALT_BYTES, Candidates, SlotRequest
 from card.engines.vocabulary import vocabulary_size
 from card.settings import REPOSITORY_ROOT, Settings
-from card.speculation.ngram import (
+from card.speculation.ngram_tables import (
     LONGEST_CONTEXT,
     MOST_FOLLOWERS,
-    MOST_TABLES,
-    FollowerTable,
-    NgramMemory,
-    NgramProposer,
+    NgramFileError,
+    read_table,
+    table_of,
+    write_table,
 )
-from card.speculation.ngram_file import NgramFileError, read_table, table_of, write_table
+from card.speculation.sources.ngram import MOST_TABLES, NgramMemory, NgramProposer
 from model_files import model_files_of
 from training.ngram_table import texts_of
 
@@ -83,16 +83,6 @@ def test_every_node_of_a_trie_followed_its_context_and_is_no_likelier_than_what_
     assert len(leaves) <= branches
     assert found.is_chain or branches > 1
     assert bool(limit and naive_followers(text, [*text, *behind])) == bool(paths)
-
-
-def test_what_was_not_used_for_longest_is_forgotten_and_followers_are_few() -> None:
-    table = FollowerTable(most_contexts=2)
-    for token in range(6):
-        table.add([(1,)], token)
-    table.add([(2,)], 7)
-    table.add([(1,)], 5)
-    table.add([(3,)], 8)
-    assert dict(table) == {(1,): (5, 4, 3, 2), (3,): (8,)}
 
 
 VOCABULARY = 24
@@ -321,19 +311,3 @@ def test_a_phrase_is_proposed_behind_the_text_that_it_was_supposed_to_follow() -
     proposer.extend([7])
     assert proposer.candidates([], 2).tokens == []
     assert sorted(proposer.candidates([9], 2, branches=2).tokens) == [3, 7]
-
-
-def test_rejected_tails_give_candidates_that_the_text_alone_would_not() -> None:
-    model, draft = FakeModel(24), FakeModel(24, agreement=0.7)
-    request = request_of([1, 2, 3], 120, gamma=6)
-    accepted = {}
-    for proposals in ("ngram", "phrases"):
-        settings = settings_of(proposals=proposals, ngram_tokens=6, rows=12, depth=6)
-        with OneProcess(
-            FakeEngine(model, tree=False), FakeEngine(draft, tree=True), settings
-        ) as both:
-            stream = both.open(request)
-            assert both.run([stream]) == [autoregressive(model, request)]
-            proposer = next(iter(both.target._sessions)).proposer
-            accepted[proposals] = len(proposer._supposed)
-    assert accepted["ngram"] == 0 < accepted["phrases"]

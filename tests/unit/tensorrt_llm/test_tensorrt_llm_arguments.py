@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -20,16 +19,14 @@ from card.engines.tensorrt_llm.requests import installed_version, sampling_argum
 from card.engines.tensorrt_llm.runtime import import_tensorrt_llm
 from card.sampling import SamplingParameters
 from card.settings import load_settings
-from card.tensorrt_llm.loading import check_quantization, draft_arguments, target_arguments
+from card.tensorrt_llm.loading import draft_arguments, target_arguments
 
 TARGET = {"engine": "tensorrt_llm"}
 
 
-@pytest.fixture(params=["1.1.0", "1.2.1"])
-def package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Any]:
-    with standin(tmp_path, request.param, monkeypatch) as imported:
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with standin(tmp_path, monkeypatch) as imported:
         yield imported
 
 
@@ -89,15 +86,6 @@ def test_error_says_what_to_do_when_the_package_is_missing(monkeypatch: pytest.M
         installed_version()
 
 
-def test_checkpoint_is_refused_when_it_is_not_quantized_as_settings_say(tmp_path: Path) -> None:
-    check_quantization(tmp_path, "none")
-    with pytest.raises(EngineError, match="quantized to none, the settings say quantization: fp8"):
-        check_quantization(tmp_path, "fp8")
-    content = {"quantization": {"quant_algo": "FP8"}}
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps(content))
-    check_quantization(tmp_path, "fp8")
-
-
 def arguments_of(**parameters: Any) -> dict[str, Any]:
     log_probabilities = parameters.pop("log_probabilities", False)
     request = SlotRequest(
@@ -112,8 +100,7 @@ def arguments_of(**parameters: Any) -> dict[str, Any]:
 
 def test_parameters_keep_the_runtimes_default_when_they_are_off(package: Any) -> None:
     wanted = arguments_of(
-        temperature=0.7, top_k=5, top_p=0.9, seed=11, repetition_penalty=1.1, min_tokens=2,
-        presence_penalty=0.2, frequency_penalty=0.3, bad_words=((7,),), log_probabilities=True,
+        temperature=0.7, top_k=5, top_p=0.9, seed=11, min_tokens=2, log_probabilities=True,
         end_ids=(4, 9, 2),
     )  # fmt: skip
     assert (wanted["end_id"], wanted["stop_token_ids"]) == (4, [9, 2])
@@ -136,5 +123,4 @@ def test_parameters_keep_the_runtimes_default_when_they_are_off(package: Any) ->
 def test_request_is_greedy_when_its_parameters_are(
     package: Any, parameters: dict[str, Any], greedy: bool
 ) -> None:
-    """Up to 1.1 a temperature without top-k and top-p is greedy, and 0 is none of their values."""
     assert package.SamplingParams(**arguments_of(**parameters)).is_greedy == greedy

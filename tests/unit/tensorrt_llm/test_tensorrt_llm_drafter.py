@@ -1,4 +1,4 @@
-"""The drafter under every constructor that its base class has had."""
+"""The drafter as the loop of TensorRT-LLM calls it."""
 
 from __future__ import annotations
 
@@ -11,26 +11,14 @@ import pytest
 from tensorrt_double import CANDIDATES, Cache, EngineRequest, scheduled, standin
 
 PROMPT = [5, 6, 7]
-VERSIONS = ["1.1.0", "1.2.0rc1", "1.2.1"]
 
 
-@pytest.fixture(params=VERSIONS)
-def drafter(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[Any]:
-    with standin(tmp_path, request.param, monkeypatch):
+@pytest.fixture
+def drafter(cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with standin(tmp_path, monkeypatch):
         from card.tensorrt_llm.drafter import CandidateCacheDrafter
 
         yield CandidateCacheDrafter(cache.settings)
-
-
-def pad(drafter: Any, batch: Any) -> None:
-    """As the loop does right after the hook; up to 1.1 in its own words."""
-    if hasattr(drafter, "pad_draft_tokens_for_cuda_graph"):
-        drafter.pad_draft_tokens_for_cuda_graph(batch)
-        return
-    for request in batch.generation_requests:
-        request.py_draft_tokens.extend([0] * (CANDIDATES - len(request.py_draft_tokens)))
 
 
 def test_requests_get_candidates_padded_alike_when_the_hook_runs(
@@ -44,7 +32,7 @@ def test_requests_get_candidates_padded_alike_when_the_hook_runs(
         requests = [EngineRequest(client_id, [*PROMPT, 8]) for client_id in (2, 3, 4, 5)]
         hook.prepare_draft_tokens(scheduled(*requests), None)
         assert [r.py_draft_tokens for r in requests] == [[9, 10], [9, 10, 11, 12], [], []]
-        pad(hook, scheduled(*requests))
+        hook.pad_draft_tokens_for_cuda_graph(scheduled(*requests))  # as the loop does
         assert requests[0].py_draft_tokens == [9, 10, 0, 0]
         assert {len(r.py_draft_tokens) for r in requests} == {CANDIDATES}
 
@@ -65,11 +53,9 @@ def test_hook_never_raises_when_a_request_is_broken(
         drafter.prepare_draft_tokens(scheduled(good, broken))
     assert [good.py_draft_tokens, broken.py_draft_tokens] == [[], []]
     assert caplog.messages == ["no candidates: the cache cannot be asked"], "once, not per pass"
-    assert not cache.bindings.followed, "new sessions must be published by the Triton process"
     drafter.prepare_draft_tokens(object())
     drafter.prepare_draft_tokens(scheduled(good))
     assert good.py_draft_tokens == [9]
-    assert cache.bindings.followed
 
 
 def test_ranks_follow_rank_0_when_the_target_is_tensor_parallel(

@@ -1,4 +1,4 @@
-"""The query before every pass of TensorRT-LLM's loop: what it publishes and what it answers."""
+"""The query before every pass of TensorRT-LLM's loop: what it answers and what it leaves."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tensorrt_double import BUDGET_S, CANDIDATES, END_ID, VOCABULARY, Cache, EngineRequest
 
 from card.cache import Finish
+from card.tensorrt_llm.bindings import PASSES
 from card.tensorrt_llm.lookup import CandidateLookup
 
 PROMPT = [5, 6, 7]
@@ -53,14 +54,13 @@ def test_answer_is_the_chain_behind_the_commits_when_the_cache_has_it(
     ],
     ids=["no id", "unknown id", "dummy", "attention dummy", "graph dummy", "another text"],
 )
-def test_nothing_is_answered_or_published_when_the_request_is_no_sessions(
+def test_nothing_is_answered_when_the_request_is_no_sessions(
     cache: Cache, lookup: CandidateLookup, request_: EngineRequest
 ) -> None:
     slot = cache.open(PROMPT, client_id=2)
     cache.pool.target_slot(0).commit([8], [False], [0.0], Finish.RUNNING)
     cache.draft(slot, len(PROMPT), [8, 9])
     assert lookup.answer([request_]) == [[]]
-    assert cache.output(slot) == [8]
 
 
 def test_old_request_touches_nothing_when_its_slot_has_another_session(
@@ -77,7 +77,6 @@ def test_old_request_touches_nothing_when_its_slot_has_another_session(
     cache.draft(new, len(PROMPT), [8, 9, 10])
     for asked in (lookup, CandidateLookup(cache.settings)):
         assert asked.answer([EngineRequest(2, [*PROMPT, 8, 9])]) == [[]]
-        assert cache.output(new) == []
     cache.bindings.bind(0, 3, new.session_id)
     assert lookup.answer([EngineRequest(3, [*PROMPT, 8])]) == [[9, 10]]
 
@@ -122,28 +121,23 @@ def test_answer_is_valid_when_the_draft_wrote_garbage(
     assert all(type(one) is int and 0 <= one < VOCABULARY for one in answer)
 
 
-def test_accepted_tokens_are_published_and_counted_when_the_next_pass_begins(
+def test_table_holds_the_candidates_of_the_last_passes_when_results_come_late(
     cache: Cache, lookup: CandidateLookup
 ) -> None:
     slot = cache.open(PROMPT, client_id=2)
-    cache.draft(slot, len(PROMPT), [8, 9, 10, 11])
-    for _ in range(2):  # nothing is published twice
-        lookup.answer([EngineRequest(2, [*PROMPT, 8])])
-    # One candidate was accepted, one rejected; a pass that the query did not reach followed.
-    lookup.answer([EngineRequest(2, [*PROMPT, 8, 9, 20, 21])])
-    assert cache.output(slot) == [8, 9, 20, 21]
-    assert slot.is_accepted(0, 4).tolist() == [False, True, False, False]
-    counters = slot.counters()
-    assert (counters.steps, counters.accepted, counters.drafted) == (3, 1, 3)
-    assert (counters.queries, counters.hits, counters.corrections) == (3, 2, 1)
-
-
-def test_hook_publishes_nothing_when_log_probabilities_are_wanted(
-    cache: Cache, lookup: CandidateLookup
-) -> None:
-    slot = cache.open(PROMPT, client_id=2, log_probabilities=True)
-    lookup.answer([EngineRequest(2, [*PROMPT, 8])])
-    assert cache.output(slot) == []
+    chain = list(range(8, 16))
+    cache.draft(slot, len(PROMPT), chain)
+    for accepted in range(1, PASSES + 2):
+        lookup.answer([EngineRequest(2, [*PROMPT, *chain[:accepted]])])
+    offered = [
+        cache.bindings.offered(0, slot.session_id, len(PROMPT) + accepted)
+        for accepted in range(1, PASSES + 2)
+    ]
+    behind = [chain[accepted:][:CANDIDATES] for accepted in range(1, PASSES + 2)]
+    assert offered == [[], *behind[1:]], "the oldest pass is overwritten"
+    assert cache.bindings.offered(0, slot.session_id + 1, len(PROMPT) + 2) == []
+    assert cache.output(slot) == [], "the Triton process commits"
+    assert (slot.counters().queries, slot.counters().hits) == (PASSES + 1, PASSES + 1)
 
 
 def test_request_is_first_in_the_next_pass_when_the_budget_did_not_reach_it(cache: Cache) -> None:
@@ -167,4 +161,3 @@ def test_worker_touches_nothing_when_its_triton_process_has_ended(cache: Cache) 
     for owner in (ended.pid, os.getppid()):
         orphan = CandidateLookup(replace(cache.settings, owner_pid=owner))
         assert orphan.answer([EngineRequest(2, [*PROMPT, 8])]) == [[]]
-    assert cache.output(slot) == []

@@ -45,10 +45,8 @@ class Target:
         self.first_request = runtime.requests[-1]
         self.lookup = CandidateLookup(cache.settings)
 
-    def open(self, *, hook: bool, **config: object) -> tuple[CardSlot, ScriptedOutput]:
-        """A session taken up by the loop; `hook`: with a hook that is attached already."""
-        if hook:
-            self.lookup.answer([])
+    def open(self, **config: object) -> tuple[CardSlot, ScriptedOutput]:
+        """A session taken up by the loop."""
         known = len(self.runtime.requests)
         slot = self.cache.open(PROMPT, **config)  # type: ignore[arg-type]
         self.runtime.until(lambda: len(self.runtime.requests) > known, self.loop.step)
@@ -66,25 +64,32 @@ def target(cache: Cache, runtime: ScriptedRuntime) -> Target:
     return Target(cache, runtime)
 
 
-def test_commits_have_one_writer_when_the_hook_is_attached(target: Target) -> None:
-    """The hook publishes while the request runs; the Triton process what the last pass gave."""
-    slot, output = target.open(hook=True)
+def test_tokens_of_a_pass_are_committed_with_the_candidates_that_the_hook_gave(
+    target: Target,
+) -> None:
+    slot, output = target.open()
     target.cache.draft(slot, len(PROMPT), [8, 9, 10, 11])
     target.runtime.give(output, [8])
     target.runtime.settle()
-    assert target.cache.output(slot) == []
+    assert target.cache.output(slot) == [8]
     assert target.hook(output, [8]) == [9, 10, 11]
-    target.runtime.give(output, [9, 10, 20, END], "stop")
+    target.runtime.give(output, [9, 10, 20])
+    target.runtime.settle()
+    assert target.cache.output(slot) == [8, 9, 10, 20]
+    assert slot.finish(slot.session_id) is Finish.RUNNING
+    target.runtime.give(output, [], "stop")  # an end token that the runtime cuts off
     target.runtime.settle()
     assert target.cache.output(slot) == [8, 9, 10, 20, END]
     assert slot.is_accepted(0, 5).tolist() == [False, True, True, False, False]
     assert slot.finish(slot.session_id) is Finish.END_ID
-    assert slot.counters().accepted == 2
+    counters = slot.counters()
+    assert (counters.steps, counters.accepted, counters.drafted) == (3, 2, 3)
+    assert (counters.queries, counters.hits, counters.corrections) == (1, 1, 1)
 
 
 def test_log_probabilities_are_published_when_they_are_wanted(target: Target) -> None:
     """Of two equally likely tokens the runtime may have listed the other."""
-    slot, output = target.open(hook=True, log_probabilities=True)
+    slot, output = target.open(log_probabilities=True)
     target.runtime.give(output, [8], likelihoods=[{8: -0.5}])
     target.runtime.give(output, [9], "length", likelihoods=[{7: -0.25}])
     target.runtime.settle()
@@ -97,7 +102,6 @@ def test_session_goes_on_behind_its_commits_when_a_target_died(
 ) -> None:
     slot = cache.open(PROMPT, max_tokens=9, min_tokens=5)
     cache.pool.target_slot(0).commit([8, 9], [False, False], [0.0, 0.0], Finish.RUNNING)
-    target.lookup.answer([])
     target.runtime.until(lambda: len(target.runtime.requests) > 1, target.loop.step)
     target.runtime.settle()
     output = target.runtime.requests[-1]
@@ -109,21 +113,21 @@ def test_session_goes_on_behind_its_commits_when_a_target_died(
 
 
 def test_slot_is_released_when_the_engine_is_done_with_an_aborted_request(target: Target) -> None:
-    slot, output = target.open(hook=True)
+    slot, output = target.open()
     output.answers_abort = False
     slot.close()
     target.runtime.until(lambda: output.was_aborted, target.loop.step)
     target.runtime.settle()
-    assert not slot.reclaim(), "until the engine is done the hook may write"
+    assert not slot.reclaim(), "until the engine is done the hook may read it"
     target.runtime.give(output, [], "cancelled")
     target.runtime.until(lambda: slot.reclaim(), target.runtime.settle)
     assert target.hook(output, [8]) == []
 
 
 def test_session_fails_alone_when_its_request_fails(target: Target) -> None:
-    slot, output = target.open(hook=True)
-    other, answered = target.open(hook=True, index=1)
-    third, unanswered = target.open(hook=True, index=2)
+    slot, output = target.open()
+    other, answered = target.open(index=1)
+    third, unanswered = target.open(index=2)
     target.runtime.fail(output, RequestError("too long"))
     target.runtime.give(answered, [8], "length")
     target.runtime.give(unanswered, [], "timeout")
@@ -134,7 +138,7 @@ def test_session_fails_alone_when_its_request_fails(target: Target) -> None:
 
 
 def test_loop_raises_and_leaves_sessions_running_when_the_engine_died(target: Target) -> None:
-    slot, output = target.open(hook=True)
+    slot, output = target.open()
     target.runtime.fail(output, RuntimeError("the worker died"))
     target.runtime.settle()
     with pytest.raises(RuntimeError, match="the worker died"):

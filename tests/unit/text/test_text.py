@@ -227,26 +227,6 @@ def test_what_a_token_has_behind_a_stop_string_is_no_text() -> None:
     assert detokenizer.stopped
 
 
-def test_a_stop_string_can_be_complete_only_at_the_end() -> None:
-    """A sentencepiece run of bytes becomes text when nothing follows; it may be the stop."""
-    detokenizer = Detokenizer(sentencepiece("llama"), pieces("▁the"), ["€"])
-    parts = deltas(detokenizer, pieces("▁cat", "<0xE2>", "<0x82>", "<0xAC>"))
-    assert joined(parts) == " cat"
-    assert detokenizer.stopped
-
-
-def test_accepted_bytes_are_the_leading_run_from_the_cache() -> None:
-    detokenizer = Detokenizer(trained(), [])
-    push = detokenizer.push
-    assert push(utf8("abc"), [True, True, False]) == Delta("abc", 2)
-    assert push(utf8("abc"), [False, True, True]) == Delta("abc", 0)
-    assert push(utf8("ab"), [True, True]) == Delta("ab", 2)
-    smile = utf8("😀")
-    assert push(smile, [True] * 4) == Delta("😀", 4), "bytes, not characters"
-    assert push(smile[:3], [True] * 3) == Delta("", 0)
-    assert push(smile[3:], [False]) == Delta("😀", 0), "the token that completes it counts"
-
-
 @given(
     st.lists(st.tuples(st.sampled_from("ab€\n"), st.booleans()), max_size=25),
     st.lists(st.text("ab€", min_size=1, max_size=3), max_size=2),

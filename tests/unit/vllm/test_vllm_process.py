@@ -88,7 +88,7 @@ def test_end_of_the_process_is_an_error_when_it_loads_and_when_it_serves(
 def test_silence_is_an_error(start: Start, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SILENT_S", 0.0)
     monkeypatch.setattr(module, "_LOOK_S", 0.001)
-    loop = start(f"{LOADED}\nsignal.pause()").make_loop(pool)
+    loop = start(f"{LOADED}\nfor line in sys.stdin: pass").make_loop(pool)
     with pytest.raises(EngineError, match="has said nothing"):
         loop.step()
 

@@ -19,7 +19,7 @@ from training.heads.kinds import KINDS
 from training.heads.recipe import HeadRecipe
 from training.heads.states import TappedTarget
 from training.parallel.files import Texts, read_texts
-from training.recipe_file import recipe_of
+from training.recipe import recipe_of
 from training.terminal import bar, console, told
 
 KindName = Enum("KindName", {name: name for name in KINDS}, type=str)  # type: ignore[misc]

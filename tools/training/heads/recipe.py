@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from training.recipe import Frozen
 
 
-class HeadRecipe(BaseModel):
+class HeadRecipe(Frozen):
     """
     ids            ids that the head ranks: the most frequent ones of the texts
     window         tokens of a text that one pass reads
@@ -19,8 +21,6 @@ class HeadRecipe(BaseModel):
     evaluation_texts   how many of these are read
     lags           lags that are evaluated: 0, 1, ... newest tokens without states
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     ids: int = Field(8192, ge=1)
     window: int = Field(256, ge=8)

@@ -13,7 +13,7 @@ from training.errors import TrainingError
 from training.parallel.files import free_ids, read_draft, read_texts, write_draft
 from training.parallel.fitting import Tuning
 from training.parallel.recipe import ParallelRecipe
-from training.recipe_file import recipe_of
+from training.recipe import recipe_of
 from training.terminal import bar, console, told
 
 

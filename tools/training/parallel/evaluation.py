@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.batches import Batch
 from training.parallel.draft import ParallelDraft
-from training.parallel.layout import Chains
+from training.parallel.layout import Batch, Chains
 from training.parallel.recipe import ParallelRecipe
 
 

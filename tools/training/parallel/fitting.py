@@ -16,12 +16,12 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from training.batches import Batch
 from training.compute import Compute
 from training.errors import TrainingError
 from training.parallel.draft import ParallelDraft
 from training.parallel.evaluation import Accepted, evaluate
 from training.parallel.files import Texts
+from training.parallel.layout import Batch
 from training.parallel.objective import losses_of
 from training.parallel.recipe import ParallelRecipe
 from training.progress import Show, silent

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 Ints = npt.NDArray[np.int64]
+Batch = Ints
+"""Texts [windows, tokens]."""
 _TEXT = 0
 
 

@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.batches import Batch
 from training.parallel.draft import ParallelDraft
-from training.parallel.layout import choose_chains, masks_of_places
+from training.parallel.layout import Batch, choose_chains, masks_of_places
 from training.parallel.recipe import ParallelRecipe
 
 

@@ -1,8 +1,11 @@
-"""Chooses the reader of a model's files."""
+"""Chooses the reader of a model's files, and reads layers ahead of their use."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from card.engines.architecture import Architecture
 from card.engines.checkpoints.safetensors import SafetensorsCheckpoint
@@ -19,3 +22,17 @@ def open_checkpoint(path: Path, architecture: Architecture) -> Checkpoint:
     from card.engines.checkpoints.gguf import GgufCheckpoint  # its package takes 0.3 s
 
     return GgufCheckpoint(path, architecture)
+
+
+Item = TypeVar("Item")
+
+
+def ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The items, each made in a thread while the one before is used. An error is raised where its
+    item would be."""
+    iterator = iter(items)
+    with ThreadPoolExecutor(1) as executor:
+        coming = executor.submit(next, iterator, None)
+        while (item := coming.result()) is not None:
+            coming = executor.submit(next, iterator, None)
+            yield item

@@ -9,7 +9,7 @@ pages        [any] int32, numbers of pages, path after path
 first_page   [sequences + 1] int32, index in `pages` of each sequence's first page; the operator
              does not read the entries of empty sequences
 
-The KV cache is not an input: the graph refers to its memory and writes into it (`pages`).
+The KV cache is not an input: the graph refers to its memory and writes into it (`memory`).
 
 The operator uses one kernel for sequences of several rows and another for sequences of one row;
 they add up in different orders. So each row of a target is a sequence of its own: its bits depend
@@ -28,8 +28,8 @@ from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension
 
 from card.engines.architecture import Architecture
+from card.engines.openvino.memory import PageMemory
 from card.engines.openvino.nodes import Node, integer, integers, real
-from card.engines.openvino.pages import PageMemory
 
 
 class PagedAttention:

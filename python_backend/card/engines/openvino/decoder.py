@@ -36,8 +36,8 @@ from card.engines.checkpoints import (
     ahead,
 )
 from card.engines.openvino.attention import PagedAttention
+from card.engines.openvino.memory import PageMemory
 from card.engines.openvino.nodes import Node, input_named, integer, integers, output_named, real
-from card.engines.openvino.pages import PageMemory
 from card.engines.openvino.weights import WeightFormat
 from card.engines.positions import RopeScaling
 from card.engines.rotary import rotary_tables

@@ -11,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from card.engines.interface import ArrayLogits, EngineError, Logits, SequenceTokens
-from card.engines.layout import PageLayout, rounded_up
-from card.engines.openvino.graph import ANY_ROWS
+from card.engines.interface import ArrayLogits, EngineError, Logits, RowCosts, SequenceTokens
+from card.engines.openvino.memory import examining, pages_of
 from card.engines.openvino.model import DecoderModel, load_model
-from card.engines.openvino.pages import PagedCache, examining, pages_of
+from card.engines.openvino.nodes import ANY_ROWS
+from card.engines.openvino.pages import PagedCache, PageLayout
 from card.engines.openvino.runner import Runner
 from card.engines.options import EngineOptions
-from card.engines.row_costs import RowCosts
-from card.engines.sessions import SessionEngine, most_pending
+from card.engines.sessions import SessionEngine, most_pending, rounded_up
 
 _MOST_COMPRESSED_ROWS = 64
 """Most rows of a pass over compressed matrices: from 81 on the product's order of sums changes."""
@@ -152,7 +151,7 @@ class OpenVinoEngine(SessionEngine):
 
     @property
     def _takes_any_for_good(self) -> bool:
-        return self.model.takes_any and not self.awaits_decoders
+        return ANY_ROWS in self.model.decoders and not self.awaits_decoders
 
     def know_costs(self, costs: RowCosts) -> None:
         super().know_costs(costs)

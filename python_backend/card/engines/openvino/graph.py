@@ -1,4 +1,4 @@
-"""Graphs of a decoder: for any pass, and for passes of fixed numbers of rows.
+"""Graphs of a decoder, compiled for the processor: for any pass, and for fixed numbers of rows.
 
 If shapes are known, the plugin prepares operators once, when it compiles. A graph for any pass
 checks every operator's shape in every pass (20 % of the time with a small model) and prepares many
@@ -16,19 +16,31 @@ outputs of row counts that were not chosen are empty.
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Literal
 
 import openvino as ov
 from openvino import opset13 as ops
+from openvino import properties
+from openvino.properties import hint
 
-from card.engines.openvino.nodes import Node, input_named, integers, output_named
+from card.engines.openvino import SONAME
+from card.engines.openvino.nodes import (
+    ANY_ROWS,
+    Node,
+    choice_of,
+    input_named,
+    integers,
+    output_named,
+    output_of,
+)
+from card.engines.openvino.runner import CompiledDecoder, PassThreads, ThreadLimit
 from card.engines.openvino.weights import WeightFormat, model_over
-
-_CHOICE = "takes."
-
-
-ANY_ROWS = 0
-"""The row count of a decoder that takes any pass."""
+from card.engines.options import EngineOptions
+from card.engines.processor import computes_in_bfloat16
 
 
 def build_graph(decoder: ov.Model, row_counts: Sequence[int], weights: WeightFormat) -> ov.Model:
@@ -78,21 +90,6 @@ def _graph_of_several(
     return model_over(weights, results, inputs, "decoders")
 
 
-def choice_of(rows: int) -> str:
-    """The name of the input that chooses the decoder of `rows` rows."""
-    return f"{_CHOICE}{rows}"
-
-
-def is_choice(name: str) -> bool:
-    """Whether an input chooses a decoder."""
-    return name.startswith(_CHOICE)
-
-
-def output_of(name: str, rows: int) -> str:
-    """The name of an output of the decoder of `rows` rows."""
-    return f"{name}.{rows}"
-
-
 def _shapes_of(rows: int) -> dict[str, list[int]]:
     """Shapes of the inputs that depend on the number of rows."""
     return {
@@ -139,3 +136,86 @@ def _branch(chosen: Node, body: ov.Model, rows: int, given: Mapping[str, Node]) 
 def _rank(result: Node) -> int:
     rank: int = result.get_input_partial_shape(0).rank.get_length()
     return rank
+
+
+_ROUNDED_INPUTS = 16
+"""Inputs of a product that share a scale. Before a product by codes of few bits the plugin rounds
+its inputs to eight bits. Groups of 32, its default, change the chat target by 0.0035 nats (KL), and
+changed a greedy token that led by 0.51. Groups of 16 change it by 0.0019 nats in the same time.
+Without rounding, the bits of a row would depend on the number of rows."""
+_ROUNDED_INPUTS_OF_A_DRAFT = 32
+"""With this the chat pair's draft agrees on as many tokens, and its pass takes 5 % less time."""
+
+_PREPARED_CAPACITY = "CPU_RUNTIME_CACHE_CAPACITY"
+_PREPARED_OPERATORS = 256
+"""Most kept operators that are prepared for a shape; one shape of a pass has about forty. With the
+default of 5,000 a process under mixed load grew for many minutes, with 1,024 for 15 minutes."""
+
+
+Decoders = Mapping[int, CompiledDecoder]
+"""Decoders by the rows of one session that they take."""
+
+
+def compile_decoders(decoder: ov.Model, weights: WeightFormat, options: EngineOptions) -> Decoders:
+    """Compile decoders for `graph_rows`, over one copy of the weights; or one for any pass.
+
+    decoder  the model that `decoder.DecoderBuilder` built
+    """
+    row_counts = options.graph_rows or (ANY_ROWS,)
+    graph = _compiled(build_graph(decoder, row_counts, weights), options)
+    threads = PassThreads(thread_limit(), int(graph.get_property(properties.inference_num_threads)))
+    weights.memory.unload()
+    return {rows: CompiledDecoder(graph, rows, threads, weights.memory) for rows in row_counts}
+
+
+def pass_dtype(options: EngineOptions) -> Literal["bfloat16", "float32"]:
+    """The dtype of a pass. Products by codes of few bits are fastest in float32, even where the
+    processor computes in bfloat16."""
+    if options.dtype == "float32" or (options.compressed and options.dtype != "bfloat16"):
+        return "float32"
+    return "bfloat16" if computes_in_bfloat16() or options.dtype == "bfloat16" else "float32"
+
+
+def kv_type(options: EngineOptions) -> ov.Type:
+    """Element type of the KV cache. Where products round their inputs to eight bits, keys and
+    values in float16 add no further error (benchmarks/NOTES.md)."""
+    if pass_dtype(options) == "bfloat16":
+        return ov.Type.bf16
+    rounds = options.compressed and options.dtype != "float32"
+    return ov.Type.f16 if rounds else ov.Type.f32
+
+
+def _compiled(graph: ov.Model, options: EngineOptions) -> ov.CompiledModel:
+    """A graph compiled for the processor with the options' precision and most threads."""
+    rounded = _ROUNDED_INPUTS_OF_A_DRAFT if options.grows_trees else _ROUNDED_INPUTS
+    precision = ov.Type.f32 if pass_dtype(options) == "float32" else ov.Type.bf16
+    compiled: ov.CompiledModel = ov.Core().compile_model(
+        graph,
+        "CPU",
+        {
+            hint.inference_precision: precision,
+            hint.kv_cache_precision: kv_type(options),  # the default has eight bits
+            hint.performance_mode: hint.PerformanceMode.LATENCY,
+            hint.enable_cpu_pinning: False,
+            properties.inference_num_threads: options.most_threads,
+            properties.streams.num: 1,
+            hint.dynamic_quantization_group_size: rounded,
+            _PREPARED_CAPACITY: _PREPARED_OPERATORS,
+        },
+    )
+    return compiled
+
+
+_REPAIRED = 12140
+"""Interface version of oneTBB 2022.0."""
+
+
+@cache
+def thread_limit() -> ThreadLimit | None:
+    """That of the oneTBB which OpenVINO has; None where its threads would not rest."""
+    try:
+        tbb = ctypes.CDLL(SONAME, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+        repaired = tbb.TBB_runtime_interface_version() >= _REPAIRED
+        return ThreadLimit(tbb) if repaired else None
+    except (OSError, AttributeError):  # none is loaded, or one that is older still
+        return None

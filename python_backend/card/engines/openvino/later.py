@@ -21,9 +21,9 @@ from card.engines.calibration import (
     measure_row_costs,
     same_bits,
 )
+from card.engines.interface import RowCosts
 from card.engines.openvino.engine import OpenVinoEngine
 from card.engines.phases import phase
-from card.engines.row_costs import RowCosts
 
 log = logging.getLogger(__name__)
 

@@ -23,12 +23,16 @@ from card.engines.checkpoints import (
 )
 from card.engines.draft_vocabulary import read_draft_vocabulary
 from card.engines.interface import EngineError
-from card.engines.openvino.compiled import Decoders, compile_decoders, kv_type, pass_dtype
 from card.engines.openvino.decoder import DecoderBuilder
-from card.engines.openvino.graph import ANY_ROWS
-from card.engines.openvino.pages import PageMemory, pages_needed
-from card.engines.openvino.threads import thread_limit
-from card.engines.openvino.weight_memory import WeightMemory
+from card.engines.openvino.graph import (
+    Decoders,
+    compile_decoders,
+    kv_type,
+    pass_dtype,
+    thread_limit,
+)
+from card.engines.openvino.memory import PageMemory, WeightMemory, pages_needed
+from card.engines.openvino.nodes import ANY_ROWS
 from card.engines.openvino.weights import (
     COMPRESSED_FORMATS,
     Bfloat16Weights,
@@ -36,10 +40,9 @@ from card.engines.openvino.weights import (
     GroupedWeights,
     WeightFormat,
 )
-from card.engines.options import MAX_PASS_ROWS, EngineOptions
+from card.engines.options import MAX_PASS_ROWS, EngineOptions, check_context, taps_of
 from card.engines.phases import phase
 from card.engines.processor import ONEDNN_LIMIT, computes_in_bfloat16, resolve_dtype
-from card.engines.sessions import check_context, taps_of
 
 log = logging.getLogger(__name__)
 
@@ -68,11 +71,6 @@ class DecoderModel:
     pages: PageMemory
     ranked: NDArray[np.int32] | None = None
     compile_more: Callable[[EngineOptions], Decoders] | None = None
-
-    @property
-    def takes_any(self) -> bool:
-        """Whether a decoder takes passes of any rows."""
-        return ANY_ROWS in self.decoders
 
     def decoders_for(self, options: EngineOptions) -> Decoders:
         """The decoder for any rows, and those for the options' rows."""

@@ -1,4 +1,4 @@
-"""Short names for the parts of graphs."""
+"""Short names for the parts of graphs, and the names of their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -39,3 +39,25 @@ def integers(values: list[int]) -> Node:
 
 def real(value: float) -> Node:
     return ops.constant(np.array(value, np.float32))
+
+
+_CHOICE = "takes."
+
+
+ANY_ROWS = 0
+"""The row count of a decoder that takes any pass."""
+
+
+def choice_of(rows: int) -> str:
+    """The name of the input that chooses the decoder of `rows` rows."""
+    return f"{_CHOICE}{rows}"
+
+
+def is_choice(name: str) -> bool:
+    """Whether an input chooses a decoder."""
+    return name.startswith(_CHOICE)
+
+
+def output_of(name: str, rows: int) -> str:
+    """The name of an output of the decoder of `rows` rows."""
+    return f"{name}.{rows}"

@@ -1,91 +1,29 @@
-"""Keys and values in pages that the graph reads and writes in place."""
+"""One lane per session, and separate pages for every path of a growing tree or a query.
+
+Every row attends to the places of its path up to its own, so no mask is needed. The first child of
+a row stands in the same page. Each further child gets a copy of the page, because both need the
+same place.
+"""
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
-import openvino as ov
 from numpy.typing import NDArray
-from openvino.op import Constant
 
-from card.engines.architecture import Architecture
-from card.engines.interface import EngineError
-from card.engines.openvino.nodes import Node
+from card.engines.interface import FOLLOWS_PREFIX, SequenceTokens
+from card.engines.openvino.memory import PAGE, PageMemory, pages_of, table_shape
 from card.engines.options import EngineOptions
-from card.engines.sessions import kept_lanes, lane_places, most_pending
+from card.engines.sessions import (
+    SHORT,
+    Sessions,
+    check_pending,
+    wanted_logit_rows,
+)
 
-PAGE = 32
-"""Places of a page; the only size that the graph's operator supports on a processor."""
-
-SPARE_SESSIONS = 2
-"""Sessions of an examination while the engine serves."""
-
-_KINDS = ("keys", "values")
 _NONE = -1
-_ELEMENTS: dict[ov.Type, np.dtype[Any]] = {
-    ov.Type.bf16: np.dtype(np.int16),
-    ov.Type.f16: np.dtype(np.float16),
-    ov.Type.f32: np.dtype(np.float32),
-}
-"""NumPy dtypes for the element types of a KV cache. NumPy lacks bfloat16; this module only copies
-its bits."""
-
-
-class PageMemory:
-    """Keys and values [layers, pages, kv_heads, PAGE, head_size], zero at first. A compiled graph
-    refers to them; engines with different lanes around the same graph divide the pages.
-
-    The system allocates a page when it is first written. The graph keeps only an address, so an
-    engine that uses the graph must hold this object too.
-    """
-
-    def __init__(self, architecture: Architecture, pages: int, kind: ov.Type) -> None:
-        a = architecture
-        self.kind = kind
-        self.pages = pages
-        shape = (a.layers, pages, a.kv_heads, PAGE, a.head_size)
-        size = math.prod(shape) * _ELEMENTS[kind].itemsize
-        try:
-            self._memory = {name: mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE) for name in _KINDS}
-        except OSError as error:
-            raise EngineError(
-                f"the system has no {2 * size / 2**30:.0f} GiB for the pages of a KV cache "
-                f"({error}); lower cache.slots, cache.nodes or limits.context_tokens"
-            ) from error
-        self._buffers: dict[str, NDArray[Any]] = {
-            name: np.frombuffer(memory, _ELEMENTS[kind]).reshape(shape)
-            for name, memory in self._memory.items()
-        }
-
-    def of_layer(self, layer: int) -> tuple[Node, Node]:
-        """Keys and values [pages, kv_heads, PAGE, head_size] of a layer, for its attention.
-
-        They are constants, although the attention writes into them, because an input of an If's
-        body would be copied in every pass. A mark keeps the plugin from converting float16 ones
-        into its own memory.
-        """
-        keys, values = (
-            Constant(ov.Tensor(part[layer], list(part[layer].shape), self.kind), shared_memory=True)
-            for part in self._buffers.values()
-        )
-        for constant in (keys, values):
-            constant.get_rt_info()["keep_const_precision_0"] = ""
-        return keys, values
-
-    def duplicate(self, sources: Sequence[int], copies: Sequence[int]) -> None:
-        """Copy what pages hold to others."""
-        for part in self._buffers.values():
-            part[:, copies] = part[:, sources]
-
-    def give_back(self) -> None:
-        """Return the memory of all pages to the system; they are zero again."""
-        for memory in self._memory.values():
-            memory.madvise(mmap.MADV_DONTNEED)
 
 
 class PagedCache:
@@ -99,7 +37,7 @@ class PagedCache:
 
     def __init__(self, memory: PageMemory, options: EngineOptions, first_page: int = 0) -> None:
         self._memory = memory
-        self.table: NDArray[np.int32] = np.full(_table_shape(options), _NONE, np.int32)
+        self.table: NDArray[np.int32] = np.full(table_shape(options), _NONE, np.int32)
         """[lanes, pages of a lane], numbers of pages; lanes for kept texts come last."""
         self._holders = [0] * memory.pages
         self._free = list(range(first_page, first_page + pages_of(options)))[::-1]
@@ -107,10 +45,6 @@ class PagedCache:
     @property
     def pages_of_lane(self) -> int:
         return int(self.table.shape[1])
-
-    @property
-    def free_pages(self) -> int:
-        return len(self._free)
 
     def copy(self, source: int, start: int, stop: int, lane: int, to: int) -> None:
         """Let `lane` share places [start, stop) of lane `source` as its places from `to` on; all
@@ -151,29 +85,213 @@ class PagedCache:
         self.table[at] = page
 
 
-def pages_of(options: EngineOptions) -> int:
-    """Pages of an engine's own sessions: one for each page of a lane, and those for trees."""
-    return math.prod(_table_shape(options)) + options.sessions * _tree_pages(options)
+@dataclass(slots=True)
+class PagedPass:
+    """A pass with rows that find their places in a table of pages.
+
+    tokens, positions  [rows] int64; positions are absolute
+    logit_rows         [n] int64, rows that need logits
+    table              [any] int32, numbers of pages, path after path
+    first              [rows] int32, index in `table` of the first page of each row's path
+    begins             [sequences] int64, the first row of each chain that is attended as one
+    """
+
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    logit_rows: NDArray[np.int64]
+    table: NDArray[np.int32]
+    first: NDArray[np.int32]
+    begins: NDArray[np.int64]
 
 
-def pages_needed(options: EngineOptions) -> int:
-    """All pages, with those for an examination beside a serving target."""
-    if options.grows_trees:
-        return pages_of(options)
-    return pages_of(options) + pages_of(examining(options))
+Path = tuple[int, ...]
+"""Pages of a path, from the page with the prefix's end on."""
 
 
-def examining(options: EngineOptions) -> EngineOptions:
-    """Options of the small engine that is examined while one of `options` serves."""
-    return replace(options, sessions=SPARE_SESSIONS, kept_tokens=0)
+@dataclass(slots=True)
+class _Tree:
+    """The pending entries of a session, and the end of its prefix.
+
+    end     the page with the prefix's end, unless the prefix fills its pages
+    paths   path of every entry
+    depths  depth of every entry, 0 for those that follow the prefix
+    filled  number of used places of every page
+    """
+
+    end: Path = ()
+    paths: list[Path] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    filled: dict[int, int] = field(default_factory=dict)
+
+    def behind(self, parent: int) -> tuple[Path, int]:
+        """The path and the depth of an entry that follows `parent`, an entry or the prefix."""
+        if parent == FOLLOWS_PREFIX:
+            return self.end, 0
+        return self.paths[parent], self.depths[parent] + 1
 
 
-def _table_shape(options: EngineOptions) -> tuple[int, int]:
-    """Number of lanes (one for each session, and those for kept texts) and pages of a lane."""
-    return options.sessions + kept_lanes(options), lane_places(options) // PAGE
+@dataclass(slots=True)
+class _Rows:
+    """Rows of a pass, and the table of pages of each.
+
+    begins  rows that are not attended together with the row before
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
+
+    def add(self, token: int, position: int, lane: int, path: Path, *, joins: bool = False) -> None:
+        if not joins:
+            self.begins.append(len(self.tokens))
+        self.tokens.append(token)
+        self.positions.append(position)
+        self.lanes.append(lane)
+        self.paths.append(path)
 
 
-def _tree_pages(options: EngineOptions) -> int:
-    """Pages for a session's tree. Every entry of a growing tree may need one. A path of a query's
-    subtree needs two beside those of its lane: a copy, and a page that its rows begin."""
-    return most_pending(options) if options.grows_trees else 2 * options.paths
+@dataclass(slots=True)
+class _PlannedRows:
+    """The rows of a pass.
+
+    first   rows of all sessions, in order
+    again   some of these rows once more, for copies of pages that they fill in this pass
+    copies  pages to copy before the pass: copy and source
+    """
+
+    first: _Rows = field(default_factory=_Rows)
+    again: _Rows = field(default_factory=_Rows)
+    copies: dict[int, int] = field(default_factory=dict)
+
+    def copy(self, source: int, page: int) -> None:
+        """Plan to copy `source` to `page` before the pass; a copy of a copy takes its source."""
+        self.copies[page] = self.copies.get(source, source)
+
+
+class PageLayout(Sessions):
+    """Sessions with pages: every row finds its own places.
+
+    pending       most unconfirmed entries of a session; each takes at most one page
+    joins_chunks  long chains are attended as one, which is faster but makes their bits depend on
+                  the other rows of the pass
+    """
+
+    def __init__(
+        self, pages: PagedCache, sessions: int, pending: int, *, joins_chunks: bool = False
+    ) -> None:
+        super().__init__(sessions)
+        self._joins_chunks = joins_chunks
+        self._pages = pages
+        self._pending = pending
+        self._trees = [_Tree() for _ in range(sessions)]
+
+    def close(self, session: int) -> None:
+        """Close a session; its tree is reset for the next one."""
+        self._pages.give_back(self._trees[session].filled)
+        self._trees[session] = _Tree()
+        super().close(session)
+
+    def most_rows(self, rows: SequenceTokens) -> int:
+        """Most rows of a pass for `rows`, with the repeated rows for copies of pages."""
+        count, first = len(rows.tokens), len(self._trees[rows.session].paths)
+        followed = set[int]()
+        above: dict[int, int] = {}  # number of rows of this pass on the path to each row
+        for entry, parent in enumerate(rows.parents or (), first):
+            on_path = above.get(parent, 0)
+            above[entry] = on_path + 1
+            if parent in followed:
+                count += on_path
+            followed.add(parent)
+        return count
+
+    def plan(self, batch: Sequence[SequenceTokens]) -> PagedPass:
+        """Plan a pass: give each row an entry in a page of its path."""
+        planned = _PlannedRows()
+        for rows in batch:
+            self._append(rows, planned)
+        first, again = planned.first, planned.again
+        if planned.copies:
+            self._pages.duplicate(list(planned.copies.values()), list(planned.copies))
+        lanes = np.array(first.lanes + again.lanes, np.int64)
+        table, first_pages = self._tables(lanes, first.paths + again.paths)
+        return PagedPass(
+            tokens=np.array(first.tokens + again.tokens, np.int64),
+            positions=np.array(first.positions + again.positions, np.int64),
+            logit_rows=wanted_logit_rows(batch),
+            table=table,
+            first=first_pages,
+            begins=np.array(first.begins + [len(first.tokens) + row for row in again.begins]),
+        )
+
+    def _append(self, rows: SequenceTokens, planned: _PlannedRows) -> None:
+        """Give each row an entry in its parent's page or in a copy of that page."""
+        tree, first = self._trees[rows.session], len(self._trees[rows.session].paths)
+        check_pending(rows.parents, first, len(rows.tokens), self._pending)
+        start, size = self.lengths[rows.session], self._pages.page
+        joins = self._joins_chunks and rows.parents is None and len(rows.tokens) > SHORT
+        parents = range(-1, len(rows.tokens) - 1) if rows.parents is None else rows.parents
+        for token, parent in zip(rows.tokens, parents, strict=True):
+            above, depth = tree.behind(parent)
+            position = start + depth
+            path = self._with_place(tree, above, position % size)
+            if above and path[: len(above)] != above:
+                planned.copy(above[-1], path[-1])
+                # The copy is made before the pass, so it lacks the pass's rows in that page.
+                while parent >= first and start + tree.depths[parent] >= position // size * size:
+                    missing = rows.tokens[parent - first]
+                    planned.again.add(missing, start + tree.depths[parent], rows.session, path)
+                    parent = parents[parent - first]
+            planned.first.add(token, position, rows.session, path, joins=joins and depth > 0)
+            tree.paths.append(path)
+            tree.depths.append(depth)
+
+    def _with_place(self, tree: _Tree, above: Path, at: int) -> Path:
+        """A path with room for an entry at place `at`, behind all entries of `above`."""
+        if at and tree.filled[above[-1]] == at:
+            tree.filled[above[-1]] += 1
+            return above
+        page = self._pages.take()
+        tree.filled[page] = at + 1
+        return (*above[:-1], page) if at else (*above, page)
+
+    def _tables(
+        self, lanes: NDArray[np.int64], paths: list[Path]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """`table` and `first` of `PagedPass`. Neighbouring rows of one path share their part."""
+        size = self._pages.page
+        width = self._pages.table.shape[1]
+        first = np.empty(len(paths), np.int32)
+        tables: list[NDArray[np.int32]] = []
+        below: tuple[int, Path] = -1, ()
+        for row in range(len(paths) - 1, -1, -1):
+            lane, path = int(lanes[row]), paths[row]
+            if lane != below[0] or below[1][: len(path)] != path:
+                below = lane, path
+                begins = self.lengths[lane] // size
+                table = self._pages.table[lane].copy()
+                table[begins : begins + len(path)] = path
+                tables.append(table)
+            first[row] = (len(tables) - 1) * width
+        return np.concatenate(tables), first
+
+    def commit_kv(self, session: int, confirmed: Sequence[int], surviving: Sequence[int]) -> None:
+        """Confirm entries; pages that the prefix fills move to the session's lane."""
+        tree, size = self._trees[session], self._pages.page
+        start = self.lengths[session]
+        stop = start + len(confirmed)
+        begins, fills = start // size, stop // size - start // size
+        path = tree.paths[confirmed[-1]] if confirmed else tree.end
+        self._pages.table[session, begins : begins + fills] = path[:fills]
+        after = _Tree(end=path[fills:])
+        after.filled = dict.fromkeys(after.end, stop % size)
+        for entry in surviving:
+            depth = tree.depths[entry] - len(confirmed)
+            after.paths.append(tree.paths[entry][fills:])
+            after.depths.append(depth)
+            page = after.paths[-1][-1]
+            after.filled[page] = max(after.filled.get(page, 0), (stop + depth) % size + 1)
+        self._pages.give_back(tree.filled.keys() - after.filled.keys() - {*path[:fills]})
+        self._trees[session] = after
+        self.lengths[session] = stop

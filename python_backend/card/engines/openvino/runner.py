@@ -1,9 +1,20 @@
-"""Runs a decoder: writes a pass into its input tensors, and reads its output tensors."""
+"""Runs a decoder: writes a pass into its input tensors, computes it on a number of threads, and
+reads its output tensors.
+
+One copy of the weights serves passes on one thread, beside the draft, and on every core. A graph
+divides its work into a fixed number of equal parts, set at compilation. oneTBB assigns the parts to
+threads, and `ThreadLimit` limits their number. The parts do not depend on the threads, so the bits
+are the same.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -20,9 +31,138 @@ from card.engines.interface import (
     own_rows,
     wanted_rows,
 )
-from card.engines.layout import PagedPass
-from card.engines.openvino.compiled import CompiledDecoder
 from card.engines.openvino.decoder import most_ranked
+from card.engines.openvino.memory import WeightMemory
+from card.engines.openvino.nodes import (
+    choice_of,
+    is_choice,
+    output_of,
+)
+from card.engines.openvino.pages import PagedPass
+
+_MAX_ALLOWED_PARALLELISM = 0
+
+MOST_PASSES_WITH_FEW = 256
+"""Most consecutive passes with few threads. A pass of a graph for two threads (8 layers, paged
+attention) leaves 16 to 30 KiB of notes. oneTBB reuses their memory once they are taken, but never
+frees it."""
+MOST_PASSES_WITH_ALL = 32
+_TOOK_PART = 0.05
+"""Least share of a pass's time that another thread computes if it took part. On busy cores a thread
+may wake up only after the pass."""
+
+
+class _Control(ctypes.Structure):
+    """A `tbb::global_control`. The smallest value of all existing ones is in effect."""
+
+    _fields_ = (
+        ("value", ctypes.c_size_t),
+        ("reserved", ctypes.c_ssize_t),
+        ("parameter", ctypes.c_int),
+    )
+
+
+class ThreadLimit:
+    """Limits the computing threads of this process, for all graphs together."""
+
+    def __init__(self, tbb: ctypes.CDLL) -> None:
+        # Mangled names, because only the C++ header exposes the class.
+        self._create = tbb["_ZN3tbb6detail2r16createERNS0_2d114global_controlE"]
+        self._destroy = tbb["_ZN3tbb6detail2r17destroyERNS0_2d114global_controlE"]
+        self._control: _Control | None = None
+        self._changing = threading.Lock()
+
+    def set(self, threads: int) -> None:
+        """Set the number of threads from the next pass on; 0: no limit."""
+        with self._changing:
+            self._set(threads)
+
+    def _set(self, threads: int) -> None:
+        before = self._control
+        if threads == (before.value if before else 0):
+            return
+        self._control = None
+        if threads:
+            self._control = _Control(threads, 0, _MAX_ALLOWED_PARALLELISM)
+            self._create(ctypes.byref(self._control))
+        if before:
+            self._destroy(ctypes.byref(before))
+
+
+class PassThreads:
+    """Computes passes of one graph on few of the threads that it was compiled for, or on all.
+
+    oneTBB addresses parts of a pass to threads, with notes that only the addressed thread removes.
+    A thread that may not compute removes none, so a target beside a busy draft would grow by
+    megabytes a second. So after many passes with few threads, some passes use all threads, until
+    every thread took part.
+
+    limit   None: threads are not limited
+    most    number of threads that the graph was compiled for
+    """
+
+    def __init__(
+        self,
+        limit: ThreadLimit | None,
+        most: int,
+        clock: Callable[[], float] = time.perf_counter,
+        others_s: Callable[[], float] = lambda: time.process_time() - time.thread_time(),
+    ) -> None:
+        """`others_s` returns the processor time of this process's other threads, in seconds."""
+        self._clock, self._others_s = clock, others_s
+        self._limit = limit
+        self.most = most
+        self._passes_since_all = 0
+
+    def compute(self, threads: int, infer: Callable[[], object], *, exactly: bool) -> None:
+        """Call `infer` with `threads` threads (0: all). Unless `exactly` is set, some calls use all
+        threads."""
+        if self._limit is None:
+            infer()
+            return
+        self._passes_since_all += 1
+        is_time = self._passes_since_all > MOST_PASSES_WITH_FEW and not exactly
+        if self.most == 1 or (0 < threads < self.most and not is_time):
+            self._limit.set(threads)
+            infer()
+            return
+        self._limit.set(self.most if threads else 0)
+        most = MOST_PASSES_WITH_FEW + MOST_PASSES_WITH_ALL
+        if self._all_take_part(infer) or self._passes_since_all >= most:
+            self._passes_since_all = 0
+
+    def _all_take_part(self, infer: Callable[[], object]) -> bool:
+        """Call `infer`; whether every other thread computed meanwhile."""
+        began_s, before_s = self._clock(), self._others_s()
+        infer()
+        worked_s = self._others_s() - before_s
+        # One thread that did nothing leaves less than this, whatever the others did.
+        return worked_s > (self.most - 2 + _TOOK_PART) * (self._clock() - began_s)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledDecoder:
+    """The decoder of `rows` rows (or `ANY_ROWS`) in a compiled graph. The decoders of a graph share
+    `threads`. The graph refers to the `memory` of its weights."""
+
+    graph: ov.CompiledModel
+    rows: int
+    threads: PassThreads
+    memory: WeightMemory
+
+    def create_infer_request(self) -> ov.InferRequest:
+        """An infer request that runs this decoder."""
+        request = self.graph.create_infer_request()
+        for name in (port.any_name for port in self.graph.inputs):
+            if is_choice(name):
+                request.set_tensor(name, ov.Tensor(np.array([name == choice_of(self.rows)])))
+        return request
+
+    def index_of(self, output: str) -> int:
+        """Index of an output of the decoder among the graph's outputs."""
+        names = [port.any_name for port in self.graph.outputs]
+        return names.index(output_of(output, self.rows))
+
 
 _REAL_INPUTS = frozenset({"temperature", "noise"})
 """Inputs of float32; all others are int32."""
@@ -126,6 +266,7 @@ class Runner:
         self._index_of = cache(decoder.index_of)
         self._pages_of_lane = pages_of_lane
         self._ids = ids
+        self._most_ranked = most_ranked(ids) if ids else 0
         self._only_ranks, self._taps = only_ranks, taps
         self._inputs = Inputs(self._request)
 
@@ -179,7 +320,7 @@ class Runner:
         """Write temperature and noise; rows without a ranking get neutral values."""
         asked = [rows.ranking or _NO_RANKING for rows in batch]
         array = self._inputs.array
-        array("count")[...] = min(max(r.count for r in asked), most_ranked(ids))
+        array("count")[...] = min(max(r.count for r in asked), self._most_ranked)
         first = asked[0].temperature
         if all(ranking.noise is None and ranking.temperature == first for ranking in asked):
             array("temperature", 1, 1)[...] = first

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from openvino import opset13 as ops
 
 from card.engines.checkpoints import GroupedMatrix, JoinedMatrix, Matrix, in_bytes, stacked
+from card.engines.openvino.memory import WeightMemory
 from card.engines.openvino.nodes import Node, integers
-from card.engines.openvino.weight_memory import WeightMemory
 
 
 class WeightFormat(Protocol):
@@ -115,7 +115,7 @@ class GroupedWeights:
     multiple of its scale (Q4_1, Q4_K) is cut in two: codes about the nearest whole zero point, and
     the remainder that all its weights share. The remainder is multiplied by the sum of the group's
     inputs. So no weight is rounded by more than float16 rounds a remainder; the plugin rounds the
-    inputs of products by codes (`compiled`).
+    inputs of products by codes (`graph`).
 
     dense  stores matrices that are not grouped
     """

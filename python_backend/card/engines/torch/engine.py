@@ -9,23 +9,13 @@ import torch
 
 from card.engines.architecture import read_architecture
 from card.engines.interface import EngineError, Logits, SequenceTokens, own_rows, wanted_rows
-from card.engines.layout import PathLayout
-from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
+from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions, check_context, taps_of
 from card.engines.processor import packs_bfloat16, resolve_dtype
-from card.engines.sessions import (
-    SessionEngine,
-    check_context,
-    kept_lanes,
-    lane_places,
-    most_pending,
-    taps_of,
-)
-from card.engines.torch.decoder import Decoder, KeyValueCache
-from card.engines.torch.linear import Linear
+from card.engines.sessions import SessionEngine, kept_lanes, lane_places, most_pending
+from card.engines.torch.decoder import Decoder, KeyValueCache, Linear
 from card.engines.torch.logits import TensorLogits
+from card.engines.torch.paths import PathLayout
 from card.engines.torch.weights import load_weights
-
-_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 class TorchEngine(SessionEngine):
@@ -47,8 +37,6 @@ class TorchEngine(SessionEngine):
         architecture = read_architecture(directory)
         check_context(directory, architecture, options)
         dtype = _torch_dtype(options.dtype)
-        if options.threads:
-            torch.set_num_threads(options.threads)
         weights = load_weights(directory, architecture, dtype, Linear, cls.device)
         taps = taps_of(architecture, options)
         return cls(Decoder(architecture, weights, options.context + MAX_PASS_ROWS, taps), options)
@@ -72,11 +60,11 @@ class TorchEngine(SessionEngine):
 
 def _torch_dtype(wanted: Dtype) -> torch.dtype:
     dtype = resolve_dtype(wanted)
-    if dtype not in _DTYPES:
+    if dtype not in ("bfloat16", "float32"):
         raise EngineError(f"the torch engine does not compute in {dtype}; engine: openvino does")
     if dtype == "bfloat16" and not packs_bfloat16():
         raise EngineError(
             "torch cannot multiply in bfloat16 on this processor, which lacks AVX-512; "
             "set dtype: float32, or auto"
         )
-    return _DTYPES[dtype]
+    return torch.bfloat16 if dtype == "bfloat16" else torch.float32

@@ -22,7 +22,7 @@ Layer = TypeVar("Layer")
 class LayerWeights(Generic[Layer]):
     """One decoder layer; query, key and value are one linear layer, gate and up another.
 
-    Norm weights stand twice in a row, see `decoder.rms_norm`; LayerNorm's are [2, hidden], with
+    Norm weights stand twice in a row, see `decoder.normed`; LayerNorm's are [2, hidden], with
     their bias. None: the family has no such norm.
     """
 

@@ -23,7 +23,7 @@ from card.cache import (
     SlotState,
     choice_words,
 )
-from card.engines.prefix_cache import BLOCK
+from card.engines.interface import BLOCK
 from card.serving.log import RequestLog
 from card.serving.metrics.exporter import DECODINGS, Exporter
 from card.serving.requests.refusal import REASONS, Refusal

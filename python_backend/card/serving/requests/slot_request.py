@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from card.cache import ANY, MAX_END_IDS, NO_SALT, SALT_BYTES, SlotRequest, digest_of
 from card.constraints import GUIDE_TYPES, Guide
 from card.engines.guest.admission import Asked, GuestRules
-from card.engines.tensorrt_llm.requests import TensorRTRules, installed_version
+from card.engines.tensorrt_llm.requests import TensorRTRules
 from card.engines.vllm.rules import VllmRules
 from card.sampling import SamplingParameters
 from card.serving.requests.refusal import Refusal, invalid, missing
@@ -86,28 +85,22 @@ def guide_of(request: GenerateRequest) -> Guide | None:
     return Guide(kind, text)
 
 
-def guest_rules(settings: Settings, installed: Callable[[], str]) -> GuestRules | None:
-    """The rules of the engine of another project that runs the target; None: one of ours runs it.
-
-    installed  returns the version of TensorRT-LLM, or raises `EngineError` if it is not installed
-    """
+def guest_rules(settings: Settings) -> GuestRules | None:
+    """The rules of another project's engine that runs the target; None: one of ours runs it."""
     if settings.guest == "tensorrt_llm":
         policy = settings.target.tensorrt_llm.unproven_parameters
-        return TensorRTRules(installed(), refuses=policy == "refuse")
+        return TensorRTRules(refuses=policy == "refuse")
     if settings.guest == "vllm":
         return VllmRules(speculates=settings.speculation.rows != 1)
     return None
 
 
 class Admission:
-    """Raises `EngineError` if the target's engine is not installed."""
+    """The drafter, rule and pacing that a request gets, or its refusal."""
 
-    def __init__(
-        self, settings: Settings, installed: Callable[[], str] = installed_version
-    ) -> None:
-        """`installed` returns the version of TensorRT-LLM."""
+    def __init__(self, settings: Settings) -> None:
         speculation = settings.speculation
-        self._guest = guest_rules(settings, installed)
+        self._guest = guest_rules(settings)
         self._proposals = settings.proposals
         self._loaded = [settings.drafter]
         if (self._guest is None or self._guest.ngrams) and self._proposals not in self._loaded:
@@ -190,7 +183,6 @@ class SlotRequests:
     """Checks the fields of a request together, with the settings and the target's vocabulary."""
 
     def __init__(self, settings: Settings, vocabulary: Vocabulary) -> None:
-        """Raises `EngineError` if the target's engine is not installed."""
         self._settings = settings
         self._vocabulary = vocabulary
         self._admission = Admission(settings)

@@ -17,7 +17,7 @@ import triton_python_backend_utils as pb_utils
 
 from card.cache import Pool
 from card.constraints import Guide
-from card.engines.prefix_cache import BLOCK
+from card.engines.interface import BLOCK
 from card.serving.geometry import pool_geometry
 from card.serving.log import RequestLog
 from card.serving.metrics import Metrics

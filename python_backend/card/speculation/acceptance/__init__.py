@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from card.speculation.acceptance.exact import AcceptanceConfig, Exact, TargetRows, VerifyResult
+from card.speculation.acceptance.exact import (
+    AcceptanceConfig,
+    Exact,
+    Outcome,
+    TargetRows,
+    VerifyResult,
+)
 from card.speculation.acceptance.loose import Loose
 
-__all__ = ["RULES", "AcceptanceConfig", "Exact", "TargetRows", "VerifyResult"]
+__all__ = ["RULES", "AcceptanceConfig", "Exact", "Outcome", "TargetRows", "VerifyResult"]
 
 RULES: dict[str, type[Exact]] = {
     "exact": Exact,

@@ -7,7 +7,6 @@ from card.speculation.control.interface import (
     ControlConfig,
     ControlledSession,
     Controller,
-    Outcome,
     Share,
     StepPlan,
 )
@@ -19,7 +18,6 @@ __all__ = [
     "ControlConfig",
     "ControlledSession",
     "Controller",
-    "Outcome",
     "Share",
     "StepPlan",
 ]

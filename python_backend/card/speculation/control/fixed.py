@@ -6,13 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from card.cache import Candidates
-from card.speculation.control.interface import (
-    ControlConfig,
-    ControlledSession,
-    Outcome,
-    Share,
-    StepPlan,
-)
+from card.speculation.acceptance import Outcome
+from card.speculation.control.interface import ControlConfig, ControlledSession, Share, StepPlan
 
 UNMEASURED_ROWS = 8
 """Rows of a pass where nothing says what rows cost."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
-from card.cache import LEAST_CHANCE, ROOT, Candidates
+from card.cache import LEAST_CHANCE, Candidates
 from card.sampling import SamplingParameters
+from card.speculation.acceptance import Outcome
 
 
 class ControlledSession(Protocol):
@@ -83,55 +84,6 @@ class StepPlan(NamedTuple):
 
 CONTENTION = 1.2
 """How much longer a pass takes beside a working draft, until one was seen."""
-
-NO_CANDIDATE = -2
-"""Stands for a choice of the target that no candidate was."""
-
-
-class Outcome(NamedTuple):
-    """What a pass gave one session.
-
-    drafted   candidates that the draft's tree gave, found before any was left out
-    verified  candidates in the pass
-    accepted  of these
-    rejected  one of them was wrong
-    chances   of each step along what was accepted, and of the one behind it that was rejected: how
-              likely the draft's first candidate there was, given those above it
-    agreed    steps, of these, in which that was the target's choice
-    ngram_chances, ngram_agreed  the same of the steps behind, whose candidates n-grams gave
-    """
-
-    drafted: int = 0
-    verified: int = 0
-    accepted: int = 0
-    rejected: bool = False
-    chances: Sequence[float] = ()
-    agreed: int = 0
-    ngram_chances: Sequence[float] = ()
-    ngram_agreed: int = 0
-
-    @classmethod
-    def of(
-        cls, candidates: Candidates, drafted: int, path: Sequence[int], *, rejected: bool
-    ) -> Outcome:
-        """Of a pass that verified these and accepted the ones in `path`, each below the one before.
-
-        drafted  how many of them the draft gave: the first ones
-        """
-        first: dict[int, int] = {}
-        for index, parent in enumerate(candidates.parents):
-            first.setdefault(parent, index)
-        chances: tuple[list[float], list[float]] = ([], [])
-        agreed, above, chance = [0, 0], ROOT, 1.0
-        for chosen in [*path, NO_CANDIDATE] if rejected else path:
-            if (likeliest := first.get(above)) is None:
-                break
-            by_ngrams = likeliest >= drafted
-            chances[by_ngrams].append(candidates.chances[likeliest] / chance if chance else 0.0)
-            agreed[by_ngrams] += chosen == likeliest
-            above, chance = chosen, candidates.chances[chosen] if chosen >= 0 else 0.0
-        counts = drafted, len(candidates), len(path), rejected
-        return cls(*counts, chances[False], agreed[False], chances[True], agreed[True])
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,18 +14,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from card.cache import num_agreed
 from card.engines import Engine, Logits, SequenceTokens
-from card.sampling import PositionNoise
-from card.speculation.drafters.growth.frontier import noise_for, ranked_children, ranking_of
-from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
+from card.speculation.drafters.growth.frontier import (
+    PositionNoise,
+    noise_for,
+    ranked_children,
+    ranking_of,
+)
+from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model, Nodes, ReRoot
 from card.speculation.drafters.tree import (
     DraftPlan,
     TreeDrafter,
     close_and_keep,
     open_behind_kept,
 )
-from card.speculation.ngram import NgramProposer
-from card.speculation.tree import Nodes, ReRoot
+from card.speculation.sources.ngram import NgramProposer
 
 
 class HierarchyDrafter(TreeDrafter):
@@ -155,7 +159,7 @@ class _SmallDraft:
         chain = self._chains[session.number]
         chain.noise.forget(len(session.tokens))
         text = session.tokens[self._engine.length(chain.engine_session) :]
-        right = _common(chain.pending, text)
+        right = num_agreed(chain.pending, text)
         self._keep(session, chain, len(chain.pending) if right == len(text) else right)
 
     def fill(self, parcels: Sequence[Parcel]) -> None:
@@ -182,7 +186,7 @@ class _SmallDraft:
         chain = self._chains[session.number]
         wanted = session.tokens[self._engine.length(chain.engine_session) :] + parcel.path
         # The last token may be read again, because its logits are needed.
-        self._keep(session, chain, min(_common(chain.pending, wanted), len(wanted) - 1))
+        self._keep(session, chain, min(num_agreed(chain.pending, wanted), len(wanted) - 1))
         missing = wanted[len(chain.pending) :]
         known = missing[: parcel.chunk]
         proposed, positions = list[int](), list[int]()
@@ -215,7 +219,7 @@ class _SmallDraft:
             children[0].token
             for children in ranked_children(logits, rows.positions, session.request.parameters)
         ]
-        right = _common(rows.proposed, choices)
+        right = num_agreed(rows.proposed, choices)
         kept = len(chain.pending) + len(rows.known) + right
         chain.pending += [*rows.known, *rows.proposed]
         self._keep(session, chain, kept)
@@ -230,9 +234,3 @@ class _SmallDraft:
             number = chain.engine_session
             self._engine.commit_kv(number, range(confirmed), range(confirmed, count))
             chain.pending = chain.pending[confirmed:count]
-
-
-def _common(some: Sequence[int], others: Sequence[int]) -> int:
-    """Number of equal tokens at the beginning of both."""
-    pairs = zip(some, others, strict=False)
-    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(some), len(others)))

@@ -23,8 +23,8 @@ import numpy as np
 
 from card.cache import ROOT
 from card.engines import FOLLOWS_PREFIX, Engine, Logits, SequenceTokens
+from card.engines.interface import CostCurve
 from card.engines.options import DRAFT_ROWS
-from card.engines.row_costs import CostCurve
 from card.speculation.drafters.draft_pass import Chosen, DraftedTree, Expansion
 from card.speculation.drafters.growth.frontier import (
     UNEXPANDED,
@@ -39,10 +39,10 @@ from card.speculation.drafters.growth.lattice import (
     likeliest_paths,
     unweighed,
 )
-from card.speculation.drafters.interface import DraftConfig, DraftedSession
+from card.speculation.drafters.interface import DraftConfig, DraftedSession, GrowingTree, Nodes
 from card.speculation.drafters.tree import DraftPass, DraftPlan, TreeDrafter, follow_text
-from card.speculation.ngram import NgramProposer
-from card.speculation.tree import GrowingTree, Nodes, score_exponent
+from card.speculation.sources.ngram import NgramProposer
+from card.speculation.sources.tree import score_exponent
 
 _FOLLOWED = 0.05
 """A block stands behind the likeliest path, as far as the path has this probability."""

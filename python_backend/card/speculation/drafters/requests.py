@@ -14,8 +14,14 @@ from typing import ClassVar
 
 from card.cache import ROOT, follow
 from card.engines.guest.drafts import Chain, Chains, salt_of
-from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
-from card.speculation.tree import GrowingTree, Nodes, ReRoot
+from card.speculation.drafters.interface import (
+    DraftConfig,
+    DraftedSession,
+    GrowingTree,
+    Model,
+    Nodes,
+    ReRoot,
+)
 
 _UNTOLD = math.log(0.7)
 """Log-probability of a token that comes without one."""

@@ -11,11 +11,11 @@ from typing import ClassVar, NamedTuple
 
 from card.cache import ANY, ROOT
 from card.engines import Engine, Logits, Ranking, SequenceTokens
+from card.engines.interface import CostCurve
 from card.engines.options import DRAFT_ROWS
-from card.engines.row_costs import CostCurve
-from card.speculation.drafters.draft_chain import DraftChain
 from card.speculation.drafters.draft_pass import (
     Chosen,
+    DraftChain,
     DraftedTree,
     Expansion,
     Limits,
@@ -29,9 +29,16 @@ from card.speculation.drafters.growth.frontier import (
     ranked_children,
     ranking_of,
 )
-from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
-from card.speculation.ngram import NgramProposer
-from card.speculation.tree import GrowingTree, Nodes, ReRoot, score_exponent
+from card.speculation.drafters.interface import (
+    DraftConfig,
+    DraftedSession,
+    GrowingTree,
+    Model,
+    Nodes,
+    ReRoot,
+)
+from card.speculation.sources.ngram import NgramProposer
+from card.speculation.sources.tree import score_exponent
 
 LONGEST_COMMIT = 16
 """A step of the target seldom commits more tokens; a longer text without KV is read like a

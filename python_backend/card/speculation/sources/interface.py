@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 from card.cache import LEAST_CHANCE, Candidates, SlotRequest, Tree
 from card.sampling import History
 from card.speculation.acceptance import TargetRows, VerifyResult
-from card.speculation.ngram import NgramProposer
+
+
+class Proposer(Protocol):
+    """A session's n-grams (`NgramProposer`)."""
+
+    def candidates(
+        self, behind: Sequence[int], limit: int, branches: int, least: float
+    ) -> Candidates:
+        """At most `limit` likely continuations of the text and `behind`, in `branches` branches."""
+
+    def suppose(self, tokens: Sequence[int]) -> None:
+        """Store the n-grams of tokens that may follow the text."""
 
 
 class QueriedSession(Protocol):
@@ -21,7 +33,7 @@ class QueriedSession(Protocol):
         """Prompt and committed output."""
 
     @property
-    def proposer(self) -> NgramProposer:
+    def proposer(self) -> Proposer:
         """The session's n-gram proposer, which has read the whole history."""
 
     def tree(self) -> Tree | None:
@@ -32,9 +44,11 @@ class Source:
     """One way to find candidates.
 
     needs_draft  the candidates come from the draft's process
+    learns       `learn` is called after each verification
     """
 
     needs_draft: ClassVar[bool]
+    learns: ClassVar[bool] = False
 
     def __init__(self, query: str, branches: int) -> None:
         """Takes the arguments of `make_sources`."""

@@ -8,6 +8,8 @@ Their recent hit rate is their probability.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from card.cache import Candidates
 from card.speculation.acceptance import TargetRows, VerifyResult
 from card.speculation.sources.interface import QueriedSession
@@ -16,6 +18,8 @@ from card.speculation.sources.ngram import NgramSource
 
 class PhraseSource(NgramSource):
     """Adds the phrases of rejected tails to the session's `NgramProposer`."""
+
+    learns: ClassVar[bool] = True
 
     def learn(
         self,

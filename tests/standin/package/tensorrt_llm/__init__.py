@@ -6,7 +6,7 @@ the drafter's candidates verified by equality with what the target samples. The 
 of this repository's engines. `docs/tensorrt_llm.md` lists the facts that it mirrors; no line of it
 is NVIDIA's.
 
-The installed metadata says which version it plays (see `tests/standin/installation.py`).
+It plays 1.2.1 (see `tests/standin/installation.py`).
 """
 
 import os

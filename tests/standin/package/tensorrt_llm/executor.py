@@ -1,8 +1,8 @@
 """The worker process: the executor's loop without overlap, as a drafter meets it.
 
-Like TorchSampler it has one generator per engine and samples every verified row. From 1.3.0rc24 it
-applies penalties and bad words to all rows of a request with the history of its first one, which is
-wrong behind a candidate: that is why such requests go without candidates.
+Like TorchSampler it has one generator per engine and samples every verified row. It applies
+`min_tokens` to all rows of a request with the length of its first one, which is wrong behind a
+candidate: that is why such requests go without candidates.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import queue
-import re
 import threading
 import traceback
 from collections.abc import Callable
@@ -23,14 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from card.engines import SequenceTokens
-from card.engines.row_costs import RowCosts
+from card.engines.interface import RowCosts
 from card.loading import Examination, load_engine
 from card.settings import load_settings
-from tensorrt_llm import __version__
 from tensorrt_llm.llmapi import SamplingParams, TorchLlmArgs
 
 _CHUNK = 64
-_HONOURS_PENALTIES = [int(n) for n in re.findall(r"\d+", __version__)[:4]] >= [1, 3, 0, 24]
 
 
 @dataclass(slots=True)
@@ -165,12 +162,9 @@ class PyExecutor:
         scheduled = SimpleNamespace(context_requests=prompts, generation_requests=generating)
         assert self._drafter.should_use_spec_decode(self._active, self._most, 0, self._draft_len)
         self._drafter.prepare_draft_tokens(scheduled, None)
-        if hasattr(self._drafter, "pad_draft_tokens_for_cuda_graph"):
-            self._drafter.pad_draft_tokens_for_cuda_graph(scheduled)
+        self._drafter.pad_draft_tokens_for_cuda_graph(scheduled)
         for request in generating:
             drafted = request.py_draft_tokens
-            if __version__.startswith("1.1"):  # the executor pads
-                drafted.extend([0] * (self._draft_len - len(drafted)))
             if len(drafted) != self._draft_len:
                 raise RuntimeError(f"shape mismatch: {len(drafted)} draft rows in {drafted}")
             if any(type(t) is not int or not 0 <= t < self._engine.vocabulary for t in drafted):
@@ -216,17 +210,9 @@ class PyExecutor:
         parameters = request.parameters
         if parameters.min_tokens and len(request.output) < parameters.min_tokens:
             row[[end for end in request.ends[:1] if end >= 0]] = -np.inf
-        if _HONOURS_PENALTIES:
-            _penalise(row, request)
         if parameters.is_greedy:
             return int(row.argmax())
         weights = np.exp((row - row.max()) / (parameters.temperature or 1.0))
-        order = np.argsort(-weights, kind="stable")
-        if parameters.top_k:
-            weights[order[parameters.top_k :]] = 0.0
-        if parameters.top_p is not None and parameters.top_p < 1.0:
-            mass = np.cumsum(weights[order]) / weights.sum()
-            weights[order[int(np.searchsorted(mass, parameters.top_p)) + 1 :]] = 0.0
         return int(self._generator.choice(len(weights), p=weights / weights.sum()))
 
     def _respond(self) -> None:
@@ -250,16 +236,6 @@ def _likeliest(row: NDArray[Any], count: int) -> dict[int, Logprob]:
     normaliser = row.max() + math.log(np.exp(row - row.max()).sum())
     best = np.argsort(-row, kind="stable")[:count].tolist()
     return {token: Logprob(float(row[token] - normaliser), at) for at, token in enumerate(best, 1)}
-
-
-def _penalise(row: NDArray[Any], request: LlmRequest) -> None:
-    parameters = request.parameters
-    ids, counts = np.unique(np.array(request.get_tokens(0)), return_counts=True)
-    seen, penalty = row[ids], parameters.repetition_penalty or 1.0
-    seen = np.where(seen > 0, seen / penalty, seen * penalty)
-    seen -= (parameters.frequency_penalty or 0.0) * counts
-    row[ids] = seen - (parameters.presence_penalty or 0.0)
-    row[parameters.bad_token_ids or []] = -np.inf
 
 
 def work(args: TorchLlmArgs, connection: Connection) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-
-from tensorrt_llm import __version__
 
 
 class RequestError(RuntimeError):
@@ -72,15 +70,11 @@ class SamplingParams:
     max_tokens: int = 32
     min_tokens: int | None = None
     ignore_eos: bool = False
-    bad_token_ids: list[int] | None = None
     stop_token_ids: list[int] | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     logprobs: int | None = None
     detokenize: bool = True
 
@@ -92,8 +86,6 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        """`_greedy_decoding` of up to 1.1, `params_imply_greedy_decoding` of later versions."""
-        if __version__.startswith("1.1"):
-            return self.top_k in (None, 1) and self.top_p in (None, 0.0)
-        unset: Any = (self.temperature, self.top_p, self.top_k) == (None, None, None)
+        """As `params_imply_greedy_decoding`."""
+        unset = (self.temperature, self.top_p, self.top_k) == (None, None, None)
         return unset or self.top_k == 1 or self.top_p == 0 or self.temperature == 0

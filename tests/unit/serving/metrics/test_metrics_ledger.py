@@ -129,16 +129,6 @@ def test_kv_blocks_are_those_of_open_sessions(scene: Scene) -> None:
     assert scene.told("card_kv_blocks_in_use") == [1]
 
 
-def test_a_session_that_ends_between_two_exports_is_counted_in_full(scene: Scene) -> None:
-    session = scene.open()
-    for tokens in (2, 3):
-        step(scene.pool, session, tokens)
-        session = scene.reuse(session, "autoregressive")
-    step(scene.pool, session, 1)
-    assert scene.total("card_committed_tokens_total", "card") == 2
-    assert scene.total("card_committed_tokens_total", "autoregressive") == 4
-
-
 def test_a_new_session_does_not_inherit_what_was_counted_before_it_was_taken_up(
     scene: Scene,
 ) -> None:

@@ -61,7 +61,7 @@ def test_what_forbids_all_that_is_loaded_is_decoded_plainly() -> None:
 def test_tensorrt_llm_verifies_by_itself() -> None:
     target = {"path": "models/target", "engine": "tensorrt_llm"}
     settings = {"target": target, "speculation": {"lossy_acceptance": ["loose"]}}
-    by = Admission(Settings.model_validate(settings), lambda: "1.3.0rc24")
+    by = Admission(Settings.model_validate(settings))
     with pytest.raises(Refusal, match="acceptance is 'loose'"):
         by.acceptance(GenerateRequest(acceptance="loose"))
     with pytest.raises(Refusal, match="drafter is 'ngram'; it must be tree, which is loaded"):

@@ -11,8 +11,6 @@ from follower_double import Scene, comes_true
 from card.cache import Finish, Pool, SlotState
 from card.serving.requests import follower
 from card.serving.requests.follower import TICK_S, Listener
-from card.serving.requests.streams import Gathering
-from card.settings import ServingSettings
 
 
 @pytest.fixture
@@ -45,13 +43,6 @@ async def test_text_that_is_due_at_every_look_does_not_outlast_a_deadline(scene:
     assert client.texts == ["d"]
     assert client.ended == 1
     assert client.errors[0].startswith("DEADLINE_EXCEEDED")
-
-
-async def test_a_text_that_ends_with_its_deadline_is_an_answer(scene: Scene) -> None:
-    client, slot = await scene.open(deadline_ns=1, max_tokens=1)
-    scene.target.commit(slot, [3], Finish.LENGTH)
-    scene.follower.tick(1)
-    assert (client.texts, client.errors) == (["d"], [])
 
 
 @pytest.mark.parametrize(
@@ -177,15 +168,3 @@ async def test_a_beginning_an_end_and_a_release_are_looked_at_when_they_are_rung
     assert client.texts == ["d", "e" * 7]
     following.cancel()
     listener.stop()
-
-
-@pytest.mark.parametrize(
-    ("deltas_per_s", "streams", "expected_ms"),
-    [(400, 0, 20), (400, 8, 20), (400, 16, 40), (400, 32, 80), (1, 256, 1_000)],
-)
-def test_few_streams_gather_for_flush_ms_and_many_share_the_deltas_of_a_second(
-    deltas_per_s: float, streams: int, expected_ms: int
-) -> None:
-    """No text is kept back for more than a second."""
-    gathered = Gathering.of(ServingSettings(flush_ms=20, deltas_per_s=deltas_per_s))
-    assert gathered.interval_ns(streams) == expected_ms * 1_000_000

@@ -118,16 +118,6 @@ async def test_news_are_commits_of_the_session_itself_alone(pool: Pool) -> None:
     assert sessions.with_news() == []  # the slot still holds the old session's commits
 
 
-async def test_as_many_tokens_as_the_last_session_left_behind_are_news(pool: Pool) -> None:
-    sessions, target = sessions_of(pool), HandPlayedTarget(pool)
-    for _ in range(4):
-        session = await admit(sessions)
-        target.commit(session.slot.index, [5, 6])
-        assert sessions.with_news() == [session]
-        assert sessions.take(session)[0] == [5, 6]
-        give_back(sessions, pool, session)
-
-
 async def test_what_postprocessing_abandoned_is_found(pool: Pool) -> None:
     sessions = sessions_of(pool)
     first, second = await admit(sessions), await admit(sessions)

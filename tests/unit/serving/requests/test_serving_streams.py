@@ -51,19 +51,6 @@ def take(one: Stream, now_ns: int = 0) -> Delta:
     return one.take(3, 9, COUNTERS, now_ns)
 
 
-def test_the_first_delta_leaves_at_once_and_later_ones_are_gathered() -> None:
-    one = stream()
-    assert not one.is_due(0, GATHER_NS)
-    push(one, "a")
-    assert one.is_due(0, GATHER_NS)
-    assert take(one, 0).text == "a"
-    push(one, "b")
-    assert not one.is_due(GATHER_NS - 1, GATHER_NS)
-    push(one, "c")
-    assert one.is_due(GATHER_NS, GATHER_NS)
-    assert take(one, GATHER_NS).text == "bc"
-
-
 def test_whoever_streams_hears_something_each_second_though_there_is_no_text() -> None:
     one = stream()
     push(one, "a")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_engine import FakeEngine, FakeModel
 from follower_double import Scene
 from one_process import OneProcess, autoregressive, repeating_text, request_of, settings_of
-from serving_double import GEOMETRY, make_pool
 
 from card.cache import Candidates, Finish, Pool, Step
-from card.serving.requests.trace import MOST_NODES, Trace
+from card.serving.requests.trace import Trace
 
 
 def traced(text: list[int], decoding: str, ngram_tokens: int) -> tuple[list[int], list[Any]]:
@@ -60,19 +58,6 @@ def test_trees_told_as_changes_are_those_that_the_draft_published(pool: Pool) ->
     assert trace.look(4000) == [grown]
     draft.replace(session_id, 5, [9], [-1], [-0.25])
     assert trace.look(5000) == [{"us": 5, "behind": 2, "known": 0, "nodes": [[9, -1, -0.25]]}]
-
-
-def test_a_large_tree_is_told_in_part(tmp_path: Path) -> None:
-    pool = make_pool(tmp_path, replace(GEOMETRY, nodes=2 * MOST_NODES))
-    card, draft = pool.card_slot(0), pool.draft_slot(0)
-    card.open(request_of([5], 32), session_id := pool.new_session_id())
-    count = MOST_NODES + 9
-    draft.replace(session_id, 1, [4] * count, list(range(-1, count - 1)), [-0.5] * count)
-    trace = Trace(card, session_id, 100, 1, 0)
-    (told,) = trace.look(1)
-    assert len(told["nodes"]) == MOST_NODES
-    draft.append([4], [3], [-1.0], passes=1)
-    assert trace.look(2) == []
 
 
 async def test_a_delta_carries_what_happened_since_the_last_one(pool: Pool) -> None:

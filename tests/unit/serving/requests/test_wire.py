@@ -48,11 +48,6 @@ def test_absent_tensors_have_the_documented_defaults() -> None:
     assert (request.max_tokens, request.seed, request.decoding) == (None, None, None)
 
 
-def test_a_fraction_means_what_was_written_not_what_32_bits_make_of_it() -> None:
-    request = parse(GenerateRequest, arrays(temperature=0.8, top_p=0.95), BOUNDS)
-    assert (request.temperature, request.top_p) == (0.8, 0.95)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
@@ -62,25 +57,15 @@ def test_a_fraction_means_what_was_written_not_what_32_bits_make_of_it() -> None
         ("max_tokens", 4097, "between 1 and 4096 (limits.max_tokens)"),
         ("temperature", -0.5, "0 or more"),
         ("temperature", math.nan, "0 or more"),
-        ("temperature", math.inf, "0 or more"),
         ("top_k", -1, "0 or more"),
         ("top_p", 1.5, "between 0 and 1"),
-        ("top_p", math.nan, "between 0 and 1"),
         ("repetition_penalty", 0.0, "between 0.01 and 100.0"),
-        ("presence_penalty", math.inf, "between -100.0 and 100.0"),
-        ("frequency_penalty", math.nan, "between -100.0 and 100.0"),
         ("min_tokens", -1, "between 0 and 4096"),
-        ("min_length", 4097, "between 0 and 4096"),
         ("stop_words", ["x"] * 17, "has 17 elements; it must have at most 16"),
         ("stop_words", ["x" * 257], "at most 256 bytes"),
         ("bad_words", ["x"] * 33, "has 33 elements; it must have at most 32"),
         ("end_id", 8192, "0 to 8191"),
-        ("pad_id", -2, "0 to 8191"),
         ("num_return_sequences", 2, "1; for several texts send a request each, with its own seed"),
-        ("beam_width", 2, "1; for several texts send a request each, with its own seed"),
-        ("min_p", 1.5, "between 0 and 1"),
-        ("length_penalty", math.nan, "a number"),
-        ("stop_token_ids", [8192], "0 to 8191"),
         ("logit_bias_ids", [-1], "0 to 8191"),
         ("logit_bias_values", [math.nan], "between -100.0 and 100.0"),
         ("top_log_probs", 21, "between 0 and 20"),
@@ -117,12 +102,6 @@ class Unread:
 def test_too_many_elements_are_refused_before_any_is_looked_at(name: str, allowed: str) -> None:
     with pytest.raises(Refusal, match=f"{name} has .*; it must .*{allowed}"):
         parse(GenerateRequest, {name: Unread(1, 5_000_000)}, BOUNDS)  # type: ignore[dict-item]
-
-
-def test_a_long_value_is_shown_shortened() -> None:
-    with pytest.raises(Refusal) as refused:
-        parse(GenerateRequest, arrays(decoding="x" * 10_000), BOUNDS)
-    assert len(str(refused.value)) < 300
 
 
 def test_a_tensor_that_is_none_of_the_wires_is_refused_by_name() -> None:

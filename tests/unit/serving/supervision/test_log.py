@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import ast
-import json
-import logging
 import re
 from collections.abc import Callable
 
 import pytest
 
-from card.serving.log import RequestLog, open_log
+from card.serving.log import RequestLog
 from card.settings import REPOSITORY_ROOT, LogFormat, ObservabilitySettings
-
-TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
-
 
 Said = Callable[[], str]
 
@@ -23,18 +18,6 @@ Said = Callable[[], str]
 def said(capsys: pytest.CaptureFixture[str]) -> Said:
     """What has been written to standard error since the last call."""
     return lambda: capsys.readouterr().err
-
-
-def test_pairs_are_for_people(said: Said) -> None:
-    open_log("supervisor", "text").warn(
-        "reloading", model="draft", reason='no "heart"\nbeat', empty="", nothing=None, pairs="a=b"
-    )
-    (line,) = said().splitlines()
-    assert re.fullmatch(
-        TIME + r" level=warning component=supervisor event=reloading model=draft "
-        r'reason="no \\"heart\\"\\nbeat" empty="" pairs="a=b"',
-        line,
-    )
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
@@ -46,18 +29,6 @@ def test_a_request_id_is_short_and_no_command_to_a_terminal(said: Said, form: Lo
     assert "\\u001b[2J" in line
     assert "1000008 characters" in line
     assert len(line) < 500
-
-
-def test_what_other_modules_log_is_an_event_too(said: Said) -> None:
-    open_log("target", "json")
-    try:
-        raise RuntimeError("no such row")
-    except RuntimeError:
-        logging.getLogger("card.decoding.loop").exception("session of slot %d failed", 3)
-    event = json.loads(said())
-    assert (event["component"], event["event"], event["level"]) == ("target", "message", "error")
-    assert event["message"] == "session of slot 3 failed"
-    assert "RuntimeError: no such row" in event["traceback"]
 
 
 def events_logged() -> set[str]:

@@ -33,39 +33,9 @@ def another_vocabulary(model: Path) -> str:
     return "draft and target must share a vocabulary"
 
 
-def fewer_layers_than_weights(model: Path) -> str:
-    layers = json.loads((model / "config.json").read_text(encoding="utf-8"))["num_hidden_layers"]
-    file = model / "model.safetensors"
-    content = file.read_bytes()
-    begin = 8 + int.from_bytes(content[:8], "little")
-    header, data = json.loads(content[8:begin]), content[begin:]
-    for name in [name for name in header if ".layers.0." in name]:
-        first, last = header[name]["data_offsets"]
-        place = [len(data), len(data) + last - first]
-        further = name.replace(".layers.0.", f".layers.{layers}.")
-        header[further] = header[name] | {"data_offsets": place}
-        data += content[begin:][first:last]
-    text = json.dumps(header).encode()
-    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
-    return "the two do not belong together"
-
-
-def more_layers_than_weights(model: Path) -> str:
-    file = model / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    layers = config["num_hidden_layers"]
-    file.write_text(json.dumps(config | {"num_hidden_layers": layers + 1}), encoding="utf-8")
-    return f"'model.layers.{layers}.input_layernorm.weight' is missing"
-
-
 def no_end_token(model: Path) -> str:
     (model / "generation_config.json").write_text('{"eos_token_id": "x"}', encoding="utf-8")
     return "no usable eos_token_id"
-
-
-def corrupted_configuration(model: Path) -> str:
-    (model / "config.json").write_text('{"model_type": "llama", "vocab_si', encoding="utf-8")
-    return "config.json cannot be read"
 
 
 def no_tokenizer(model: Path) -> str:
@@ -76,9 +46,6 @@ def no_tokenizer(model: Path) -> str:
 FAULTS = (
     truncated_weights,
     another_vocabulary,
-    corrupted_configuration,
-    fewer_layers_than_weights,
-    more_layers_than_weights,
     no_tokenizer,
 )
 

@@ -18,7 +18,6 @@ import pytest
 
 from card.settings import REPOSITORY_ROOT
 
-ROOT = Path(__file__).resolve().parents[4]
 SETUP_READS = (
     "scripts/setup",
     "python_backend/card/serving/prerequisites.py",
@@ -32,14 +31,14 @@ SETUP_READS = (
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout with what `scripts/setup` reads and no environment yet."""
-    checkout = tmp_path / "checkout"
+    return copied(tmp_path / "checkout")
+
+
+def copied(checkout: Path) -> Path:
     for name in SETUP_READS:
-        source, copy = ROOT / name, checkout / name
+        source, copy = REPOSITORY_ROOT / name, checkout / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, copy)
-        else:
-            shutil.copy2(source, copy)
+        shutil.copytree(source, copy) if source.is_dir() else shutil.copy2(source, copy)
     return checkout
 
 
@@ -226,11 +225,7 @@ def test_parts_in_several_wheels_become_one_file(tmp_path: Path) -> None:
 def foreign_checkout() -> Iterator[Path]:
     """A checkout that another user may read, with an environment that only root may change."""
     with tempfile.TemporaryDirectory() as folder:
-        checkout = Path(folder, "checkout")
-        for name in SETUP_READS:
-            source, copy = ROOT / name, checkout / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(source, copy) if source.is_dir() else shutil.copy2(source, copy)
+        checkout = copied(Path(folder, "checkout"))
         (checkout / ".venv/bin").mkdir(parents=True)
         subprocess.run(["chmod", "-R", "go+rX", folder], check=True)
         yield checkout

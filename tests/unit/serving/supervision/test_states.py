@@ -8,42 +8,14 @@ from hypothesis import strategies as st
 
 from card.serving.supervision.states import (
     EXPENDABLE,
-    EXPENDABLE_MODEL,
     LONGEST_PAUSE_S,
-    MODEL,
     PROBATION_S,
-    SERVICE,
     STUBS,
     Action,
     Event,
-    Happening,
     Recovery,
     Repair,
-    Service,
 )
-
-ESSENTIAL = tuple(model for model in STUBS if model not in EXPENDABLE)
-
-
-@pytest.mark.parametrize("table", [MODEL, EXPENDABLE_MODEL])
-def test_every_state_is_reached_and_left_when_rows_are_followed_from_a_well_model(
-    table: dict[tuple[Repair, Event], tuple[Repair, Action]],
-) -> None:
-    reached, left = {Repair.WELL}, set[Repair]()
-    while reached - left:
-        state = (reached - left).pop()
-        left.add(state)
-        after = {target for (source, _), (target, _) in table.items() if source is state}
-        assert after, f"nothing ends {state}"
-        reached |= after
-    assert reached == {state for state, _ in table} | {Repair.WELL}
-
-
-def test_every_phase_of_the_service_can_stop() -> None:
-    for state in Service:
-        if state is not Service.STOPPED:
-            assert (state, Happening.STOP) in SERVICE
-
 
 STEPS = st.tuples(
     st.sampled_from(["seen well", "seen lost", Event.BACK, Event.FAILED, Event.STUCK]),
@@ -73,14 +45,6 @@ def test_a_lost_model_is_never_left_alone_whatever_happened_before(
             return
 
 
-@pytest.mark.parametrize("model", ESSENTIAL)
-def test_the_server_restarts_when_two_reloads_in_a_row_fail(model: str) -> None:
-    recovery = Recovery(model)
-    assert recovery.see(True, 0, 10.0) is Action.RELOAD
-    assert recovery.meet(Event.FAILED, 11.0) is Action.RELOAD
-    assert recovery.meet(Event.FAILED, 12.0) is Action.RESTART_SERVER
-
-
 def test_the_server_restarts_when_a_model_dies_in_both_probations() -> None:
     recovery = Recovery("target")
     recovery.see(True, 0, 10.0)
@@ -89,14 +53,6 @@ def test_the_server_restarts_when_a_model_dies_in_both_probations() -> None:
     assert recovery.see(True, 0, 11.0 + PROBATION_S) is Action.RELOAD
     recovery.meet(Event.BACK, 13.0)
     assert recovery.see(True, 0, 13.0 + PROBATION_S / 2) is Action.RESTART_SERVER
-
-
-def test_a_model_that_outlives_its_probation_is_reloaded_as_at_first() -> None:
-    recovery, now_s = Recovery("target"), 0.0
-    for _ in range(5):
-        now_s += 10.0
-        assert recovery.see(True, 0, now_s) is Action.RELOAD
-        recovery.meet(Event.BACK, now_s + 1.0)
 
 
 def test_the_server_restarts_when_streams_are_lost_with_a_model() -> None:

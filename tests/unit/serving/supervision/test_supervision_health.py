@@ -118,16 +118,6 @@ def test_connections_that_say_nothing_keep_no_probe_out(health: HealthServer) ->
         assert threading.active_count() < 100
 
 
-def test_a_probe_may_ask_for_the_head_alone(health: HealthServer) -> None:
-    health.publish(ServiceHealth("ready"))
-    with socket.create_connection(("127.0.0.1", health.port), timeout=60) as probe:
-        probe.sendall(b"HEAD /ready HTTP/1.0\r\n\r\n")
-        answer = b"".join(iter(lambda: probe.recv(4096), b""))
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert b" 200 " in head.splitlines()[0]
-    assert body == b""
-
-
 WELL_GUARD = GuardHealth("well", 7)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from card.serving.notices import Notices
 from card.serving.supervision.processes import REGIONS
 from card.serving.supervision.residue import RunDirectory, sweep
 
@@ -53,36 +52,6 @@ def test_a_trap_that_somebody_else_set_is_left_alone(tmp_path: Path, trap: str) 
     assert sorted(tmp_path.rglob("*")) == before
     assert region.exists()
     run.close()
-
-
-def test_models_are_staged_with_what_is_added_to_their_configuration(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    repository = tmp_path_factory.mktemp("repository")
-    for model in ("card", "ensemble"):
-        (repository / model / "1").mkdir(parents=True)
-        (repository / model / "config.pbtxt").write_text(f"name: '{model}'\n")
-    run = RunDirectory(tmp_path)
-    for added in ("one", "two"):  # once per start of the server
-        staged = run.stage_models(repository, {"ensemble": added, "card": ""})
-        assert (staged / "ensemble/config.pbtxt").read_text() == f"name: 'ensemble'\n\n{added}"
-    assert (staged / "ensemble/1").is_dir()
-    assert (staged / "card").resolve() == repository / "card"
-    assert (repository / "ensemble/config.pbtxt").read_text() == "name: 'ensemble'\n"
-    run.close()
-    assert (repository / "card/config.pbtxt").exists()
-
-
-def test_a_notice_stands_until_it_is_withdrawn(tmp_path: Path) -> None:
-    written, read = Notices(tmp_path).queue_full, Notices(tmp_path).queue_full
-    assert not read.stands
-    written.post()
-    written.post()
-    assert read.stands
-    assert not Notices(tmp_path).draining.stands
-    written.withdraw()
-    written.withdraw()
-    assert not read.stands
 
 
 def test_measurements_are_kept_in_the_users_cache_when_it_is_private(

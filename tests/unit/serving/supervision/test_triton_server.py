@@ -13,17 +13,10 @@ import pytest
 
 from card.serving.supervision.repository import Repository, RepositoryError
 from card.serving.triton_server import (
-    TritonInstall,
     TritonNotFoundError,
     find_triton,
     wheel_install,
 )
-from card.settings import ObservabilitySettings, ServingSettings, Settings
-
-
-@pytest.fixture
-def install(tmp_path: Path) -> TritonInstall:
-    return wheel_install(tmp_path)
 
 
 @pytest.fixture
@@ -33,29 +26,6 @@ def container(tmp_path: Path) -> Path:
         (root / name).parent.mkdir(parents=True)
         (root / name).touch()
     return root
-
-
-def test_the_command_says_what_the_options_say(install: TritonInstall) -> None:
-    """What an operator adds comes last, so that it wins."""
-    given = ("--grpc-use-ssl=true", "--log-verbose=2")
-    settings = Settings(
-        serving=ServingSettings(triton_arguments=given),
-        observability=ObservabilitySettings(trace_url="http://collector:4318/v1/traces"),
-    )
-    command = install.command(settings, Path("/models"), ("card", "draft"), "key=abc123", "card_1_")
-    assert tuple(command[-2:]) == given
-    assert "--allow-gpu-metrics=false" in command
-    assert "--trace-config=opentelemetry,url=http://collector:4318/v1/traces" in command
-    assert "--model-control-mode=explicit" in command
-    loaded = [argument for argument in command if argument.startswith("--load-model")]
-    assert loaded == ["--load-model=card", "--load-model=draft"]
-    for service, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
-        assert f"--{service}-port={port}" in command
-        assert f"--{service}-address=127.0.0.1" in command
-    assert "--backend-config=python,shm-region-prefix-name=card_1_" in command
-    apis = "model-repository,shared-memory,trace,logging"
-    assert f"--http-restricted-api={apis}:key=abc123" in command
-    assert f"--grpc-restricted-protocol={apis}:key=abc123" in command
 
 
 def test_the_wheels_server_refuses_numpy_2_and_a_containers_takes_it(

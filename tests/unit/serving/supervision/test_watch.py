@@ -10,7 +10,6 @@ from told_clock import ToldClock
 
 from card.serving.supervision.states import ANSWERS_CLIENTS, STUBS
 from card.serving.supervision.watch import (
-    CARD_SILENCE_S,
     CLOSED_S,
     MOST_STOPPED_S,
     MOST_TIMES,
@@ -63,21 +62,10 @@ def looking() -> Looking:
 
 
 @pytest.mark.parametrize("model", STUBS)
-def test_a_model_is_lost_at_once_when_its_process_is_gone(looking: Looking, model: str) -> None:
-    assert looking.look(model, Sight(GONE)) == "its process is gone"
-    assert looking.look(model, Sight(RUNNING)) is None
-
-
-@pytest.mark.parametrize("model", STUBS)
 def test_a_model_is_lost_when_it_was_stopped_for_too_long(looking: Looking, model: str) -> None:
     """Later Triton would give up on one that answers clients, and mix up their texts."""
     limit_s = MOST_STOPPED_S if model in ANSWERS_CLIENTS else ENGINE_TIMEOUT_S
     assert looking.looks_until_lost(model, Sight(STOPPED)) == pytest.approx(10 * limit_s, abs=2)
-
-
-def test_an_engine_is_lost_when_it_never_attaches(looking: Looking) -> None:
-    looks = looking.looks_until_lost("target", Sight(RUNNING, attached=False))
-    assert looks == pytest.approx(10 * LOAD_TIMEOUT_S, abs=2)
 
 
 @pytest.mark.parametrize("engine", ["draft", "target"])
@@ -108,13 +96,6 @@ def test_a_server_is_lost_when_it_is_away_for_too_long(
     lost_at = [looking.server(sight) is not None for _ in range(30)].index(True)
     assert lost_at == pytest.approx(10 * limit_s, abs=2)
     assert looking.server(well) is None
-
-
-def test_a_server_is_lost_when_card_takes_no_step(looking: Looking) -> None:
-    well = ServerSight(RUNNING)
-    assert looking.server(well, Sight(RUNNING, CARD_SILENCE_S)) is None
-    assert "card has taken no step" in str(looking.server(well, Sight(RUNNING, 16.0)))
-    assert looking.server(well, None) is None, "it is being reloaded"
 
 
 @pytest.mark.parametrize("sight", [Sight(STOPPED), Sight(RUNNING, 60.0)], ids=str)

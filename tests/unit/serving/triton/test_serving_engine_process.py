@@ -13,8 +13,9 @@ import pytest
 from serving_double import GEOMETRY, make_pool
 
 from card.cache import EngineState, Pool
+from card.serving.log import open_log
 from card.serving.requests.refusal import Refusal
-from card.serving.triton.attach import Attacher, is_dead
+from card.serving.triton.attach import QUIET_S, Attacher, Denials, is_dead
 from card.serving.triton.engine_process import BEAT_S, EngineProcess
 
 FAR_NS = 2**62
@@ -204,3 +205,16 @@ def test_an_attached_process_is_dead_only_when_it_has_ended(tmp_path: Path) -> N
     assert is_dead(pool, "target")  # a zombie
     child.wait()
     assert is_dead(pool, "target")
+
+
+def test_many_denials_are_one_line_now_and_one_later(capsys: pytest.CaptureFixture[str]) -> None:
+    now_s = 100.0
+    denials = Denials(open_log("target", "text"), lambda: now_s)
+    for _ in range(500):
+        denials.count()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "level=warning component=target event=attach_refused requests=1" in line
+    now_s += QUIET_S
+    denials.count()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("requests=500")

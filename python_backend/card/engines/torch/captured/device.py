@@ -11,9 +11,8 @@ import torch
 
 from card.engines.architecture import Architecture
 from card.engines.interface import EngineError
-from card.engines.layout import EXTENT_MULTIPLE, SHORT
 from card.engines.options import MAX_PASS_ROWS, Dtype, EngineOptions
-from card.engines.sessions import kept_lanes, lane_places, most_pending
+from card.engines.sessions import EXTENT_MULTIPLE, SHORT, kept_lanes, lane_places, most_pending
 
 _DTYPES = {"auto": torch.bfloat16, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """What the kernels compute in."""

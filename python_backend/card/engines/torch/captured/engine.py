@@ -26,9 +26,8 @@ from card.engines.interface import (
     own_rows,
     wanted_rows,
 )
-from card.engines.layout import SHORT
-from card.engines.options import MAX_PASS_ROWS, EngineOptions
-from card.engines.sessions import SessionEngine, check_context, taps_of
+from card.engines.options import MAX_PASS_ROWS, EngineOptions, check_context, taps_of
+from card.engines.sessions import SHORT, SessionEngine
 from card.engines.torch.captured.device import (
     Devices,
     check_fits,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from card.engines.layout import PathPass
+from card.engines.torch.paths import PathPass
 
 if TYPE_CHECKING:  # Triton need not be there.
     from card.engines.torch.captured.kernels.decoder import KernelDecoder

@@ -1,13 +1,14 @@
-"""The interface of growth rules: they choose the nodes to expand next, and their children.
+"""The interface of growth rules, and the default one.
 
-Children are the best tokens of a forwarded row, under the noise with which the target samples.
+Rules choose the nodes to expand next, and their children. Children are the best tokens of a
+forwarded row, under the noise with which the target samples.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,8 +16,10 @@ from numpy.typing import NDArray
 
 from card.cache import ROOT
 from card.engines import Engine, Logits, Ranking
-from card.sampling import PositionNoise, SamplingParameters, biased, rank_candidates
-from card.speculation.tree import GrowingTree, Nodes, score_exponent, sharpened
+from card.sampling import SamplingParameters, biased, rank_candidates
+from card.sampling.noise import noise_of, position_key, uniform_bits
+from card.speculation.drafters.interface import GrowingTree, GrowthConfig, Nodes
+from card.speculation.sources.tree import score_exponent, sharpened
 
 
 class Child(NamedTuple):
@@ -49,6 +52,70 @@ _COLDEST = 1e-6
 
 UNLIKELY = math.log(0.01)
 """Children of a lower rank are not worth a node, except the best one."""
+
+
+class PositionNoise:
+    """The noise of the same ids at the positions of one text, drawn once each.
+
+    ids    [ids]
+    scale  factor of the noise; with 0 no noise is drawn
+    bias   [ids] float32, added at every position; None: no bias
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        ids: NDArray[np.int64],
+        scale: float = 1.0,
+        bias: NDArray[np.float32] | None = None,
+    ) -> None:
+        self._seed = seed
+        self.ids = ids
+        self._scale = scale
+        self._bias = np.float32(0.0) if bias is None else bias
+        self._is_pure = bias is None and scale == 1.0
+        self._drawn: dict[int, NDArray[np.float32]] = {}
+
+    def rows(self, positions: list[int]) -> Sequence[NDArray[np.float32]]:
+        """[ids] of each position, drawn lazily."""
+        return _Rows(self, positions)
+
+    def keys(self, positions: list[int]) -> NDArray[np.uint64] | None:
+        """`position_key` of each position; None if a scale or a bias changes their noise."""
+        if not self._is_pure:
+            return None
+        return np.array([position_key(self._seed, place) for place in positions], np.uint64)
+
+    def forget(self, before: int) -> None:
+        """Drop the noise of positions below `before`."""
+        for position in [position for position in self._drawn if position < before]:
+            del self._drawn[position]
+
+    def at(self, position: int) -> NDArray[np.float32]:
+        """[ids] of one position."""
+        if position not in self._drawn:
+            self._drawn[position] = self._noise(position) + self._bias
+        return self._drawn[position]
+
+    def _noise(self, position: int) -> NDArray[np.float32]:
+        if not self._scale:
+            return np.zeros(self.ids.size, np.float32)
+        drawn = noise_of(uniform_bits(position_key(self._seed, position), self.ids))
+        return (drawn * self._scale).astype(np.float32)
+
+
+class _Rows(Sequence[NDArray[np.float32]]):
+    """Noise at some positions."""
+
+    def __init__(self, noise: PositionNoise, positions: list[int]) -> None:
+        self._noise = noise
+        self._positions = positions
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:  # type: ignore[override]
+        return self._noise.at(self._positions[index])
 
 
 def noise_for(parameters: SamplingParameters, engine: Engine) -> PositionNoise:
@@ -157,24 +224,6 @@ OpenNode = tuple[int, float, int]
 """Number, score and depth of a node."""
 
 
-@dataclass(frozen=True, slots=True)
-class GrowthConfig:
-    """The settings of growth rules.
-
-    siblings        children of a node by its depth, the text's end first (`sampled`)
-    fan_out         forks at each place of a chain (`fan_out`)
-    doubt           probability up to which a token is doubtful (`branch`)
-    doubt_branches  branches at the most doubtful token (`branch`)
-    shared_tokens   last tokens that must agree for nodes to share their subtrees (`graph`)
-    """
-
-    siblings: Sequence[int] = (4, 2, 2)
-    fan_out: int = 3
-    doubt: float = 0.3
-    doubt_branches: int = 3
-    shared_tokens: int = 2
-
-
 class TreeView(NamedTuple):
     """A growth rule's view of one session's tree.
 
@@ -263,3 +312,29 @@ class Frontier:
         depth  tokens that the tree may run ahead of the text
         """
         return Nodes(), []
+
+
+class BestFirst(Frontier):
+    """Each pass expands the likeliest nodes of the whole tree (SpecExec, arXiv 2406.02532), which a
+    heap by score holds."""
+
+    runs_ahead = True
+
+    def __init__(self, config: GrowthConfig) -> None:
+        super().__init__(config)
+        self._heap: list[tuple[float, int, int]] = []
+
+    def push(self, node: int, score: float, depth: int) -> None:
+        heappush(self._heap, (-score, node, depth))
+
+    def refill(self, nodes: Iterable[OpenNode]) -> None:
+        self._heap = [(-score, node, depth) for node, score, depth in nodes]
+        heapify(self._heap)
+
+    def take(self, view: TreeView, width: int, depth: int) -> list[int]:
+        taken: list[int] = []
+        while self._heap and len(taken) < width:
+            _, node, node_depth = heappop(self._heap)
+            if node_depth < depth - 1 and view.entry[node] == UNEXPANDED:
+                taken.append(node)
+        return taken

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from card.cache import ROOT
 from card.speculation.drafters.growth.frontier import UNEXPANDED, UNLIKELY, Frontier, TreeView
-from card.speculation.tree import Nodes
+from card.speculation.drafters.interface import Nodes
 
 Ending = tuple[int, ...]
 """The last tokens of a path, then its depth; 0 if the depth does not matter."""

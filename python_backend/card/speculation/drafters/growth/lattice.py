@@ -21,9 +21,9 @@ from itertools import count
 from typing import ClassVar
 
 from card.cache import LEAST_CHANCE
-from card.speculation.drafters.growth.best_first import BestFirst
-from card.speculation.drafters.growth.frontier import UNLIKELY, Child
-from card.speculation.tree import GrowingTree, sharpened
+from card.speculation.drafters.growth.frontier import UNLIKELY, BestFirst, Child
+from card.speculation.drafters.interface import GrowingTree
+from card.speculation.sources.tree import sharpened
 
 _BEAM = 2
 """Paths that the search keeps at each place; the paper keeps 3. More gained nothing."""
@@ -161,7 +161,7 @@ class NgramWeights:
     """Weighs the steps of paths with n-grams; implements `Weigh`.
 
     followers  chances of the tokens that may follow the tokens from the root, by their path
-    exponent   of `card.speculation.tree`
+    exponent   of `card.speculation.sources.tree`
     noise      noise of tokens at a place; None: there is none
     """
 

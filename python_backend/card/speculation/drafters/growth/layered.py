@@ -6,13 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 
-from card.speculation.drafters.growth.frontier import (
-    UNEXPANDED,
-    Frontier,
-    GrowthConfig,
-    OpenNode,
-    TreeView,
-)
+from card.speculation.drafters.growth.frontier import UNEXPANDED, Frontier, OpenNode, TreeView
+from card.speculation.drafters.interface import GrowthConfig
 
 
 class Layered(Frontier):

@@ -14,12 +14,11 @@ from torch import Tensor
 from card.cache import States
 from card.engines import Logits, Ranking, SequenceTokens, Text
 from card.engines.architecture import Architecture
-from card.engines.chains import forward_one_by_one
 from card.engines.checkpoints import Matrix
-from card.engines.layout.interface import Sessions
+from card.engines.interface import COSTED_ROWS, RowCosts, forward_one_by_one
 from card.engines.options import MAX_PASS_ROWS, EngineOptions
 from card.engines.rotary import rotary_tables
-from card.engines.row_costs import COSTED_ROWS, RowCosts
+from card.engines.sessions import Sessions
 from card.speculation.drafters.heads.passes import Passes, TorchPasses
 
 

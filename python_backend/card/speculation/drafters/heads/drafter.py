@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from card.engines import Logits
 from card.speculation.drafters.growth.frontier import UNEXPANDED
-from card.speculation.drafters.interface import DraftConfig, DraftedSession, Model
+from card.speculation.drafters.interface import (
+    DraftConfig,
+    DraftedSession,
+    GrowingTree,
+    Model,
+    Nodes,
+    ReRoot,
+)
 from card.speculation.drafters.parallel import ParallelDrafter
 from card.speculation.drafters.tree import DraftPass, DraftPlan, TreeDrafter
-from card.speculation.tree import GrowingTree, Nodes, ReRoot
 
 if TYPE_CHECKING:  # torch, which not every process needs
     from card.speculation.drafters.heads.base import StatesEngine

@@ -20,8 +20,8 @@ from torch import Tensor
 from card.engines import FOLLOWS_PREFIX, Ranking, SequenceTokens
 from card.engines.checkpoints import Matrix
 from card.engines.interface import RankedIds
-from card.engines.layout.interface import check_pending
 from card.engines.options import EngineOptions
+from card.engines.sessions import check_pending
 from card.engines.torch.logits import rank
 from card.speculation.drafters.heads.base import StatesEngine
 from card.speculation.drafters.heads.eagle3 import Eagle3

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from card.engines.architecture import Architecture
-from card.engines.layout import PathLayout, PathPass, path_tiles, rounded_up
 from card.engines.options import EngineOptions
-from card.engines.sessions import kept_lanes, lane_places, most_pending
+from card.engines.sessions import kept_lanes, lane_places, most_pending, rounded_up
 from card.engines.torch.captured.kernels.attention import rows_per_tile
 from card.engines.torch.captured.kernels.pages import PagedKeyValueCache
 from card.engines.torch.captured.kernels.products import MOST_ROWS, ROW_TILE
+from card.engines.torch.paths import PathLayout, PathPass, path_tiles
 
 _NARROW = 16
 """Places of a path that the narrowest shape has room for; wider ones have 4 times as many."""

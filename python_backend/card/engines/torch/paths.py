@@ -9,17 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from card.engines.interface import FOLLOWS_PREFIX, SequenceTokens
-from card.engines.layout.interface import (
-    KeyValueStore,
+from card.engines.sessions import (
+    KeyValueBuffers,
     Sessions,
     check_pending,
     wanted_logit_rows,
 )
+
+
+class KeyValueStore(KeyValueBuffers, Protocol):
+    """Lanes with entries that can be moved."""
+
+    def gather(self, lane: int, start: int, sources: NDArray[np.int64]) -> None:
+        """Move the entries at `start + sources` of a lane to `start`, `start + 1`, ..."""
 
 
 @dataclass(slots=True)
@@ -103,7 +111,7 @@ def path_tiles(sessions: Sequence[SessionPaths], most: int) -> list[PathTile]:
 
 
 class PathLayout(Sessions):
-    """Implements `interface.Layout` with paths.
+    """Sessions with paths.
 
     pending  most unconfirmed entries of a session
     """

@@ -1,7 +1,11 @@
-"""A table of followers, made from a corpus once.
+"""Tables of n-grams: the tokens that followed the last few tokens of a text at earlier places.
 
-Arrays hold the table. They take a tenth of the memory of Python's tables and need no work after
-reading. NumPy's `.npz` file holds them:
+Cacheback (arXiv 2511.21699) keeps tables of followers in the order of their last use. Here a
+follower is one token, and a context has 1 to 5 tokens. The longest context that a table knows
+answers.
+
+A frozen table is made from a corpus once. Its arrays take a tenth of the memory of Python's tables
+and need no work after reading. NumPy's `.npz` file holds them:
 
 keys        [contexts] uint64 ascending, `keys_of` each context
 followers   [contexts, MOST_FOLLOWERS] int32, most frequent first; -1: there is none
@@ -13,46 +17,91 @@ from __future__ import annotations
 import math
 import zipfile
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.speculation.ngram import LONGEST_CONTEXT, MOST_FOLLOWERS, Answer, Context
+from card.engines import EngineError
 
-MOST_FROZEN = 1 << 19
-"""Most contexts of a file, about 12 MB."""
+LONGEST_CONTEXT = 5
+"""Most tokens of a context; a shorter context answers if the table lacks the longer ones."""
 
-_HEADER_BYTES = 1 << 12
-"""Most bytes of an array's header."""
-_MOST_BYTES = {
-    "keys.npy": MOST_FROZEN * 8 + _HEADER_BYTES,
-    "followers.npy": MOST_FROZEN * MOST_FOLLOWERS * 4 + _HEADER_BYTES,
-    "vocabulary.npy": 8 + _HEADER_BYTES,
-}
-"""Most bytes of each array, unpacked."""
+MOST_FOLLOWERS = 4
+"""Most followers of one context, as in the code of the paper's authors."""
+
+MOST_CONTEXTS = 1 << 17
+"""Contexts of one table, about 40 MB: those of a text of 26,000 tokens."""
+
+Context = tuple[int, ...]
+Answer = tuple[int, tuple[int, ...]]
+"""Length of the longest known context, and its followers, likeliest first; 0 and () if the table
+knows none."""
+
+
+class Followers(Protocol):
+    """What followed contexts."""
+
+    def longest(self, end: Sequence[Context]) -> Answer:
+        """The answer of the longest known context.
+
+        end  every context at the end of a text, longest first
+        """
+
+
+class FollowerTable:
+    """The latest followers of contexts. A full table drops the least recently used context."""
+
+    def __init__(self, most_contexts: int = MOST_CONTEXTS) -> None:
+        self._most = most_contexts
+        self._rows: OrderedDict[Context, tuple[int, ...]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[tuple[Context, tuple[int, ...]]]:
+        """Every context with its followers, least recently used first."""
+        return iter(self._rows.items())
+
+    def add(self, end: Sequence[Context], token: int) -> None:
+        """Store that `token` followed these contexts."""
+        rows = self._rows
+        for context in end:
+            row = rows.get(context)
+            if row is None:
+                rows[context] = (token,)
+                continue
+            if row[0] != token:
+                others = [follower for follower in row if follower != token]
+                rows[context] = (token, *others[: MOST_FOLLOWERS - 1])
+            rows.move_to_end(context)
+        while len(rows) > self._most:
+            rows.popitem(last=False)
+
+    def longest(self, end: Sequence[Context]) -> Answer:
+        """The latest follower comes first."""
+        rows = self._rows
+        if rows:
+            for context in end:
+                if (row := rows.get(context)) is not None:
+                    return len(context), row
+        return 0, ()
+
 
 _NOTHING = -1
-_SEEN_AGAIN = 2
-"""Least occurrences of a kept context; one occurrence says little about other texts."""
 _REMEMBERED = 1024
 """Number of cached answers."""
 _PAGE_BITS = 16
 """First bits of a key, which select the page to search. Keys are spread evenly, so a page of a full
 table has about eight keys."""
-_FACTOR, _BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
-"""Constants of a multiplicative hash (Knuth, The Art of Computer Programming, 6.4)."""
-
-
-class NgramFileError(ValueError):
-    """The file holds no table for this vocabulary; the message says why."""
 
 
 class FrozenTable:
-    """Followers of contexts, most frequent first; implements `ngram.Followers`. Contexts with the
+    """Followers of contexts, most frequent first; implements `Followers`. Contexts with the
     same key count as one, which costs a wrong proposal.
 
     keys, followers  see above
@@ -97,6 +146,31 @@ def keys_of(context: Context) -> Iterator[int]:
         key = ((key ^ (token + 1)) * _FACTOR) & _BITS
         key ^= key >> 32
         yield key
+
+
+MOST_FROZEN = 1 << 19
+"""Most contexts of a file, about 12 MB."""
+
+_HEADER_BYTES = 1 << 12
+"""Most bytes of an array's header."""
+_MOST_BYTES = {
+    "keys.npy": MOST_FROZEN * 8 + _HEADER_BYTES,
+    "followers.npy": MOST_FROZEN * MOST_FOLLOWERS * 4 + _HEADER_BYTES,
+    "vocabulary.npy": 8 + _HEADER_BYTES,
+}
+"""Most bytes of each array, unpacked."""
+_SEEN_AGAIN = 2
+"""Least occurrences of a kept context; one occurrence says little about other texts."""
+_FACTOR, _BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
+"""Constants of a multiplicative hash (Knuth, The Art of Computer Programming, 6.4)."""
+
+
+class NgramFileError(EngineError):
+    """The file of `speculation.ngram_table` holds no table for this vocabulary; the message says
+    why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"speculation.ngram_table: {why}")
 
 
 def table_of(texts: Iterable[Sequence[int]], most_contexts: int = MOST_FROZEN) -> FrozenTable:
@@ -167,6 +241,11 @@ def write_table(table: FrozenTable, vocabulary: int, file: Path) -> None:
             followers=table.followers,
             vocabulary=np.array(vocabulary, np.int32),
         )
+
+
+def set_table(file: Path | str | None, vocabulary: int) -> FrozenTable | None:
+    """The table of the setting; None: it names no file. Raises `NgramFileError`."""
+    return read_table(file, vocabulary) if isinstance(file, Path) else None
 
 
 def read_table(file: Path, vocabulary: int) -> FrozenTable:

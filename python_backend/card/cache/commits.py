@@ -1,138 +1,27 @@
-"""A slot as its writers see it: the draft's trees, the target's commits, a device's chains."""
+"""A slot as its two ends see it: the target commits tokens, `card` opens, reads and closes it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from card.cache.header import Bell
-from card.cache.layout import DRAFT_COUNTERS, MAX_ROWS, TARGET_COUNTERS, Finish
-from card.cache.reports import States, Step, begin_states, packed, write_states, write_step
-from card.cache.request import Record
-from card.cache.slot import SlotView, Stopwatch
-from card.cache.tree import chain_begins_at, write_chain
+from card.cache.chains import chain_begins_at, read_chain
+from card.cache.header import Bell, Record
+from card.cache.layout import (
+    MAX_ROWS,
+    TARGET_COUNTERS,
+    Finish,
+    SlotState,
+)
+from card.cache.reports import Step, packed, read_steps, unpacked, write_step
+from card.cache.slot import SlotRequest, SlotView, Stopwatch, write_request
+from card.cache.states import States, begin_states, write_states
+from card.cache.tree import NO_PROGRESS, READ_ATTEMPTS, DraftProgress, Tree
 from card.sampling import Likeliest
-
-Integers = Sequence[int] | NDArray[np.int64]
-Reals = Sequence[float] | NDArray[np.float64]
-_MOST_FLIPS = (1 << 62) - 1
-
-
-class DraftSlot(SlotView):
-    """The view of the draft: publishes trees."""
-
-    def __init__(self, record: Record, index: int) -> None:
-        super().__init__(record, index)
-        self._stopwatch = Stopwatch(record, "draft_running_ns", "draft_idle_ns")
-
-    def stopped_until(self, session_id: int) -> int:
-        """Length of prompt and output below which the target wants no candidates."""
-        record = self._record
-        if record["commit_session_id"] != session_id:
-            return 0
-        return int(record["stopped_until"])
-
-    def replace(
-        self,
-        session_id: int,
-        root_length: int,
-        token: Integers,
-        parent: Integers,
-        score: Reals,
-    ) -> None:
-        """Publish a whole tree in the half that no reader uses, then flip the halves."""
-        record = self._record
-        half = (record["flip"] + 1) & 1
-        record.write("tree_session_id", half, [session_id])
-        record.write("root_length", half, [root_length])
-        self._write_nodes(half * self.capacity, token, parent, score)
-        record.write("node_count", half, [len(token)])
-        record.write("passes", half, [0])
-        record.write("exhausted", half, [0])
-        # A count that stands at its greatest value could never be raised again.
-        record["flip"] = (record["flip"] + 1) & _MOST_FLIPS
-
-    def append(
-        self,
-        token: Integers,
-        parent: Integers,
-        score: Reals,
-        passes: int,
-    ) -> None:
-        """Add nodes to the published tree: records first, count last.
-
-        passes  that the draft made since this root; a waiting target counts them
-        """
-        record = self._record
-        half = record["flip"] & 1
-        count = record.words("node_count")[half]
-        self._write_nodes(half * self.capacity + count, token, parent, score)
-        record.write("node_count", half, [count + len(token)])
-        record.write("passes", half, [passes])
-
-    def _write_nodes(self, at: int, token: Integers, parent: Integers, score: Reals) -> None:
-        record = self._record
-        record.write("node_token", at, token)
-        record.write("node_parent", at, parent)
-        record.write("node_score", at, score)
-
-    def exhaust(self) -> None:
-        """Tell a waiting target that the draft adds no more nodes to this tree."""
-        record = self._record
-        record.write("exhausted", record["flip"] & 1, [1])
-
-    def verifying(self, session_id: int) -> int:
-        """Candidates in the target's pass that is under way for `session_id`."""
-        record = self._record
-        return int(record["verifying"]) if record["commit_session_id"] == session_id else 0
-
-    def awaited(self, session_id: int) -> int:
-        """Draft passes below each commit for which the target waits; 0: it does not wait."""
-        record = self._record
-        return int(record["awaited"]) if record["commit_session_id"] == session_id else 0
-
-    def count_re_root(self, *, restarted: bool, lost_layers: int = 0) -> None:
-        record = self._record
-        record["re_roots"] += 1
-        if restarted:
-            record["restarts"] += 1
-        if lost_layers:
-            record["lost_layers"] += lost_layers
-
-    def count_growth(self, layers: int, saved_rows: int) -> None:
-        """Count nodes that the draft added to the tree."""
-        if layers:
-            self._record["layers"] += layers
-        if saved_rows:
-            self._record["saved_rows"] += saved_rows
-
-    def count_time(self, *, runs: bool) -> None:
-        """Count the time since the last call as growing (`runs`) or as idle."""
-        self._stopwatch.look(runs)
-
-    def reset_counters(self) -> None:
-        for name in DRAFT_COUNTERS:
-            self._record[name] = 0
-        self._stopwatch.restart()
-
-
-class DraftProgress(NamedTuple):
-    """The draft's progress below one root.
-
-    passes     that the draft made
-    exhausted  the draft adds no more nodes before the next commit
-    """
-
-    passes: int = 0
-    exhausted: bool = False
-
-
-_NO_PROGRESS = DraftProgress()
 
 
 class TargetSlot(SlotView):
@@ -261,15 +150,14 @@ class TargetSlot(SlotView):
         record["reuses"] += tokens > 0
         record["reused_tokens"] += tokens
 
-    @property
-    def is_traced(self) -> bool:
-        """Whether the request asks for the session's steps."""
-        return bool(self._record["trace"])
-
     def trace(self, step: Step) -> None:
         """Report a step, before the commit of its tokens."""
         behind, now_ns = self._record["committed"], time.monotonic_ns()
         write_step(self._record, replace(step, behind=behind, committed_ns=now_ns))
+
+    def tree(self, session_id: int, vocabulary: int, *, remote: bool = False) -> Tree | None:
+        """See `published_tree`."""
+        return published_tree(self._record, session_id, vocabulary, remote=remote)
 
     def count_query(self, *, hit: bool) -> None:
         record = self._record
@@ -299,9 +187,9 @@ class TargetSlot(SlotView):
             return DraftProgress(passes=int(stands), exhausted=stands)
         half = record["flip"] & 1
         if record.words("tree_session_id")[half] != session_id:
-            return _NO_PROGRESS
+            return NO_PROGRESS
         if record.words("root_length")[half] != root_length:
-            return _NO_PROGRESS
+            return NO_PROGRESS
         return DraftProgress(record.words("passes")[half], bool(record.words("exhausted")[half]))
 
     def verify(self, candidates: int) -> None:
@@ -309,14 +197,144 @@ class TargetSlot(SlotView):
         self._record["verifying"] = candidates
 
 
-class RemoteSlot(SlotView):
-    """The view of `RemoteDrafts`: publishes the chains that devices send."""
+@dataclass(frozen=True, slots=True)
+class SlotCounters:
+    """Counters of one session; `tokens_per_step` is a histogram over 0..MAX_ROWS.
 
-    @property
-    def prompt_length(self) -> int:
-        """Tokens of the prompt, valid while the slot is open with the session id read before."""
-        return int(self._record["prompt_length"])
+    drafts       steps that verified candidates
+    foreign      accepted candidates that the target would not have chosen
+    layers       layers of candidates that the draft added to its trees
+    lost_layers  of these, layers that commits removed without a token accepted from them
+    saved_rows   rows of draft passes saved because nodes share their subtrees
+    accepted_at  [MAX_ROWS] int64, accepted candidates by their distance behind the committed text
+    reused_tokens  prompt tokens with KV that the target had kept
+    """
 
-    def publish(self, session_id: int, root_length: int, tokens: Sequence[int]) -> None:
-        """Replace the session's chain; see `write_chain`."""
-        write_chain(self._record, session_id, root_length, tokens)
+    steps: int
+    queries: int
+    hits: int
+    misses: int
+    corrections: int
+    drafts: int
+    drafted: int
+    accepted: int
+    foreign: int
+    reused_tokens: int
+    re_roots: int
+    restarts: int
+    layers: int
+    lost_layers: int
+    saved_rows: int
+    tokens_per_step: NDArray[np.int64]
+    accepted_at: NDArray[np.int64]
+
+
+class CardSlot(SlotView):
+    """The view of `card`: opens a session, reads its commits, closes it."""
+
+    def __init__(self, record: Record, index: int, bell: Bell) -> None:
+        super().__init__(record, index)
+        self._bell = bell
+
+    def open(self, request: SlotRequest, session_id: int) -> None:
+        """Publish a session: everything first, the state last. The slot must be free."""
+        record = self._record
+        if record["state"] != SlotState.FREE:
+            raise RuntimeError(f"slot {self.index} is not free")
+        record["session_id"] = session_id
+        write_request(record, request)
+        record["state"] = SlotState.OPEN
+        self._bell.ring()
+
+    def close(self) -> None:
+        """End the session; the slot is free again once the target released it."""
+        self._record["state"] = SlotState.CLOSED
+        self._bell.ring()
+
+    def reclaim(self, *, target_is_dead: bool = False) -> bool:
+        """Free a closed slot if the target released it, or is dead and never will."""
+        record = self._record
+        if record["state"] != SlotState.CLOSED:
+            return False
+        if not target_is_dead and record["released"] != record["session_id"]:
+            return False
+        record["state"] = SlotState.FREE
+        return True
+
+    def is_accepted(self, start: int, stop: int) -> NDArray[np.bool_]:
+        """Which committed output tokens were accepted candidates, [stop - start] bool."""
+        return self._record["is_accepted"][start:stop] != 0  # type: ignore[no-any-return]
+
+    def log_probabilities(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Log-probabilities of committed output tokens under the unprocessed logits."""
+        values: NDArray[np.float64] = self._record["log_probability"][start:stop].copy()
+        return values
+
+    def likeliest(self, place: int) -> list[tuple[int, float]]:
+        """The likeliest ids at `place` of the output, with their log-probabilities."""
+        return unpacked(self._record["likeliest_of_output"][place])
+
+    def prompt_log_probability(self, place: int) -> float:
+        """Log-probability of the prompt's token at `place` (1 or more); valid if the request asks
+        for it and the session has a committed token."""
+        return float(self._record["prompt_log_probability"][place])
+
+    def likeliest_of_prompt(self, place: int) -> list[tuple[int, float]]:
+        """The likeliest ids at `place` of the prompt; valid under the same condition."""
+        return unpacked(self._record["likeliest_of_prompt"][place])
+
+    def steps(self, session_id: int, first: int) -> tuple[list[Step], int]:
+        """The session's latest steps whose tokens are committed, from number `first` on if they are
+        still kept, and the number of the next step. Without `trace` in the request there are none.
+        """
+        if self._record["commit_session_id"] != session_id:
+            return [], first
+        found, following = read_steps(self._record, first)
+        # A step is reported before its tokens: the last one's may be written at this moment.
+        if found and found[-1].behind + found[-1].committed > int(self._record["committed"]):
+            return found[:-1], following - 1
+        return found, following
+
+    def tree(self, session_id: int, vocabulary: int, *, remote: bool = False) -> Tree | None:
+        """See `published_tree`."""
+        return published_tree(self._record, session_id, vocabulary, remote=remote)
+
+    def counters(self) -> SlotCounters:
+        record = self._record
+        return SlotCounters(
+            **{
+                name: int(record[name])
+                for name in SlotCounters.__slots__
+                if name not in ("tokens_per_step", "accepted_at")
+            },
+            tokens_per_step=record["tokens_per_step"].copy(),
+            accepted_at=record["accepted_at"].copy(),
+        )
+
+
+def published_tree(
+    record: Record, session_id: int, vocabulary: int, *, remote: bool = False
+) -> Tree | None:
+    """A validated snapshot of the draft's tree for `session_id`, or None.
+
+    remote  a device drafts for the session; its chain is returned as the tree
+    """
+    if remote:
+        return read_chain(record, session_id, vocabulary)
+    capacity = len(record.words("node_token")) // 2
+    for _ in range(READ_ATTEMPTS):
+        flip = record["flip"]
+        half = flip & 1
+        if record.words("tree_session_id")[half] != session_id:
+            return None
+        count = record.words("node_count")[half]
+        if not 0 <= count <= capacity:
+            return None
+        root_length = record.words("root_length")[half]
+        first = half * capacity
+        token = record.read("node_token", first, count)
+        parent = record.read("node_parent", first, count)
+        score = record.read("node_score", first, count)
+        if record["flip"] == flip:
+            return Tree.checked(root_length, token, parent, score, vocabulary)
+    return None
