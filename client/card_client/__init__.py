@@ -2,5 +2,4 @@
 
 from card_client.client import CardClient, Tls
 from card_client.errors import CardError
-from card_client.health import Health, ModelState
 from card_client.wire import Completion, Delta, GenerateRequest

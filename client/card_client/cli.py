@@ -16,7 +16,7 @@ from rich.console import Console
 
 from card_client.chat_template import ChatTemplate, Conversation
 from card_client.client import CardClient
-from card_client.display import Tally, TextPrinter, health_view
+from card_client.display import Tally, TextPrinter
 from card_client.edge import DEFAULT_AHEAD, LONGEST_CHAIN, TransformersModel, stream
 from card_client.errors import CardError, invalid
 from card_client.options import (
@@ -149,17 +149,16 @@ def chat(
 @app.command()
 @takes(*CONNECTION)
 def health(**options: Any) -> None:
-    """Show whether the server is live and ready, and its models; exit with 1 if it is not ready."""
+    """Say whether a request would be answered now; exit with 1 if not."""
     connection = Connection.of(options)
 
     async def ask() -> bool:
         async with connection.client() as client:
-            state = await client.health(timeout_s=connection.timeout)
-            Console().print(health_view(client.address, state))
-            return state.ready
+            return await client.is_ready(timeout_s=connection.timeout)
 
     with _for_people():
         ready = asyncio.run(ask())
+    typer.echo(f"{connection.url}: {'ready' if ready else 'not ready'}")
     if not ready:
         raise typer.Exit(1)
 

@@ -1,4 +1,4 @@
-"""The async client: stream a text, generate it whole, ask for health."""
+"""The async client: stream a text, generate it whole, ask whether the server is ready."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tritonclient.utils import InferenceServerException
 from card_client.channel import FIRST_S, channel_options, only, responses_of
 from card_client.chat_template import ChatTemplate, template_of
 from card_client.errors import CardError, call_error, invalid, server_error
-from card_client.health import Health, probe
 from card_client.wire import (
     Completion,
     Delta,
@@ -39,6 +38,8 @@ DEFAULT_TIMEOUT_S = 300.0
 LONGEST_TIMEOUT_S = 365 * 24 * 3600.0
 """A longer deadline overflows in gRPC, or passes at once."""
 
+NEEDED = ("preprocessing", "card", "target", "postprocessing")
+"""The models without which CARD writes no text."""
 REMOTE = "remote"
 """The model that takes what devices draft."""
 
@@ -206,14 +207,20 @@ class CardClient:
                 answered.set()
         return refusals[0] if len(refusals) > max(1, taken) else None
 
-    async def health(self, *, timeout_s: float | None = 5.0) -> Health:
-        """Asks whether the server and this client's model are ready, and for every model's state.
+    async def is_ready(self, *, timeout_s: float | None = 5.0) -> bool:
+        """Whether a request to the model would be taken now.
 
         `timeout_s` bounds each of the few calls that takes.
         """
         _check_timeout(timeout_s)
+        terms: dict[str, Any] = {"headers": self._headers, "client_timeout": timeout_s}
         with self._errors_as_ours(timeout_s):
-            return await probe(self._triton, self.model, self._headers, timeout_s)
+            if not await self._triton.is_model_ready(self.model, **terms):
+                return False
+            # Without its draft a server answers, and Triton does not call it ready.
+            return bool(await self._triton.is_server_ready(**terms)) or all(
+                [await self._triton.is_model_ready(name, **terms) for name in NEEDED]
+            )
 
     async def chat_template(self, *, timeout_s: float | None = 5.0) -> ChatTemplate | None:
         """How the server's model wants a conversation written down; None: the server does not say.

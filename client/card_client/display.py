@@ -1,16 +1,14 @@
-"""What people see: text as it arrives, its figures, a server's health."""
+"""What people see: text as it arrives, and its figures."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.segment import Segment, Segments
 from rich.style import Style
-from rich.table import Table
 
-from card_client.health import Health
 from card_client.wire import Response
 
 PROMPT = Style(dim=True)
@@ -129,19 +127,3 @@ def hit_rate(response: Response) -> float | None:
     """Share of the cache's queries that gave candidates; None where the server reports none."""
     hits, queries = response.cache_hits, response.cache_queries
     return None if hits is None or not queries else hits / queries
-
-
-def health_view(address: str, health: Health) -> Group:
-    """Live, ready and the state of every model."""
-    yes_no = {True: "[green]yes[/]", False: "[red]no[/]"}
-    table = Table()
-    for heading in ("model", "state", "reason"):
-        table.add_column(heading)
-    for model in health.models:
-        colour = "green" if model.state == "READY" else "red"
-        table.add_row(model.name, f"[{colour}]{model.state}[/]", model.reason)
-    # No title of the table: that would be broken to its width.
-    return Group(
-        f"{address}: live {yes_no[health.live]}, ready {yes_no[health.ready]}",
-        table,
-    )

@@ -186,7 +186,7 @@ class Routes:
     async def health(self) -> Response:
         """200 if a request now would be answered, else 503."""
         try:
-            ready = (await self.client.health()).ready
+            ready = await self.client.is_ready()
         except CardError as error:
             return JSONResponse({"ready": False, "reason": error.message}, 503)
         return JSONResponse({"ready": ready}, 200 if ready else 503)

@@ -64,7 +64,6 @@ class TritonDouble(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: igno
         self.ready = True
         self.models_ready = {"ensemble": True, "draft": False}
         self.parameters: dict[str, str] | None = {}
-        self.index_error: tuple[grpc.StatusCode, str] | None = None
 
     def hold(self, *first: service_pb2.ModelStreamInferResponse) -> None:
         """Answers with `first` and then with nothing more for as long as the client listens."""
@@ -92,11 +91,6 @@ class TritonDouble(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: igno
             self.arrived.set()
             yield from self.answer(request)
 
-    def ServerLive(
-        self, request: service_pb2.ServerLiveRequest, context: grpc.ServicerContext
-    ) -> service_pb2.ServerLiveResponse:
-        return service_pb2.ServerLiveResponse(live=True)
-
     def ServerReady(
         self, request: service_pb2.ServerReadyRequest, context: grpc.ServicerContext
     ) -> service_pb2.ServerReadyResponse:
@@ -116,19 +110,6 @@ class TritonDouble(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: igno
         for name, value in (self.parameters or {}).items():
             answer.config.parameters[name].string_value = value
         return answer
-
-    def RepositoryIndex(
-        self, request: service_pb2.RepositoryIndexRequest, context: grpc.ServicerContext
-    ) -> service_pb2.RepositoryIndexResponse:
-        if self.index_error is not None:
-            context.abort(*self.index_error)
-        index = service_pb2.RepositoryIndexResponse()
-        for name, ready in self.models_ready.items():
-            reason = "" if ready else "unloaded"
-            index.models.add(
-                name=name, version="1", state="READY" if ready else "UNAVAILABLE", reason=reason
-            )
-        return index
 
 
 @contextmanager

@@ -150,26 +150,27 @@ def raise_limit(most: int = MOST_FILES) -> int:
     return wanted
 
 
-def check_ascii(folder: Path) -> str | None:
-    """Triton's own Python can import programs from this folder."""
-    if str(folder).isascii():
+def check_ascii(path: Path, field: str = "") -> str | None:
+    """The Python inside Triton can read this path; `field` of the settings, if any, names it."""
+    if str(path).isascii():
         return None
     return (
-        f"{folder} has letters in its name that the Python inside Triton cannot read: put it where "
-        "the whole path is ASCII"
+        f"{field}{path} has letters in its name that the Python inside Triton cannot read: put it, "
+        "or a link to it, where the whole path is ASCII"
     )
 
 
 def check_shell_proof(folder: Path, field: str) -> str | None:
-    """A shell takes this path as it is: Triton's Python backend hands paths to one unquoted.
+    """A shell and a URI take this path as it is: Triton's Python backend hands paths to a shell
+    unquoted, and gRPC reads a socket's path as part of a URI.
 
     `field` of the settings names it.
     """
-    if re.fullmatch(r"[\w@%+=:,./-]+", str(folder), re.ASCII):
+    if re.fullmatch(r"[\w@+=:./-]+", str(folder), re.ASCII):
         return None
     return (
         f"{field} is {str(folder)!r}, which Triton's Python backend would hand to a shell as it "
-        "is: choose a folder of letters, digits and _ @ % + = : , . / - alone, such as /dev/shm"
+        "is: choose a folder of letters, digits and _ @ + = : . / - alone, such as /dev/shm"
     )
 
 

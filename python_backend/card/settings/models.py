@@ -113,13 +113,8 @@ class TensorRTSettings(Section):
         0.85, gt=0, lt=1, description="Share of the free memory that the KV cache takes."
     )
     kv_dtype: Literal["auto", "fp8"] = Field("auto", description="auto: the model's own.")
-    kv_block_tokens: int = Field(
-        32, ge=8, le=128, description="Positions of a KV block; a power of two."
-    )
     kv_reuse: bool = Field(True, description="Requests share KV of a common prefix.")
-    chunked_prefill: bool = Field(True, description="Long prompts take several passes.")
     batch_tokens: int = Field(8192, ge=64, le=1 << 20, description="Tokens of one pass.")
-    cuda_graphs: bool = Field(True, description="Passes are captured as CUDA graphs.")
     stall_timeout_s: float = Field(
         60, gt=0, le=3600, description="The model is loaded again after so long without a token."
     )
@@ -131,8 +126,6 @@ class TensorRTSettings(Section):
                 f"devices {list(self.devices)} must name {self.tensor_parallel} different "
                 "device(s), one per rank (tensor_parallel)"
             )
-        if self.kv_block_tokens & (self.kv_block_tokens - 1):
-            raise ValueError(f"kv_block_tokens ({self.kv_block_tokens}) must be a power of two")
         return self
 
 

@@ -29,6 +29,15 @@ Role = Literal["draft", "target"]
 ENVIRONMENT_PREFIX = "CARD_"
 
 
+def _dtypes(engine: EngineName, device: str) -> tuple[str, ...]:
+    """What `dtype` may be under this engine on this device."""
+    if engine in GUESTS:
+        return "auto", "bfloat16", "float16", "float32"
+    if device != "cpu":
+        return "auto", "bfloat16", "float16"
+    return "auto", "bfloat16", "float32", "int8", "int4"
+
+
 class Settings(BaseSettings):
     """Everything that can be set."""
 
@@ -90,41 +99,25 @@ class Settings(BaseSettings):
             engine = self.engine_of(model)
             if name == "draft_small" and engine in GUESTS:
                 yield f"draft_small.engine is {engine}; allowed: auto, openvino, torch"
-            if engine == "vllm":
-                yield from self._unserved_by_vllm(name, model)
-                continue
-            if model.device != "cpu" and engine == "openvino":
+            if engine == "vllm" and model.device != "cpu":
+                yield (
+                    f"{name}.device is {model.device}; engine vllm takes CUDA devices as "
+                    f"{name}.vllm.devices"
+                )
+            if engine == "openvino" and model.device != "cpu":
                 yield f"{name}.device is {model.device}, and its engine openvino runs on cpu alone"
-            on_gpu = model.device != "cpu" or engine == "tensorrt_llm"
-            if model.dtype in (("int8", "int4") if on_gpu else ("float16",)):
-                place = "a GPU" if on_gpu else "a processor"
-                others = "float16" if on_gpu else "int8, int4"
+            if model.dtype not in (dtypes := _dtypes(engine, model.device)):
                 yield (
-                    f"{name}.dtype {model.dtype} does not run on {place}; "
-                    f"allowed: auto, bfloat16, float32, {others}"
+                    f"{name}.dtype {model.dtype} does not run under engine {engine} on "
+                    f"{model.device}; allowed: {', '.join(dtypes)}"
                 )
-            if model.device != "cpu" and engine != "tensorrt_llm" and model.dtype == "float32":
-                yield (
-                    f"{name}.dtype float32 does not run on a CUDA device; "
-                    "allowed: auto, bfloat16, float16"
-                )
+        if self.engine_of(self.target) == "vllm":
+            yield from self._unserved_by_vllm()
         if self.engine_of(self.target) == "tensorrt_llm":
             yield from self._unserved_by_tensorrt()
 
-    def _unserved_by_vllm(self, name: str, model: ModelSettings) -> Iterator[str]:
-        """What a model under vLLM does not serve."""
-        if model.device != "cpu":
-            yield (
-                f"{name}.device is {model.device}; engine vllm takes CUDA devices as "
-                f"{name}.vllm.devices"
-            )
-        if model.dtype in ("int8", "int4"):
-            yield (
-                f"{name}.dtype {model.dtype} is not vLLM's; allowed: auto, bfloat16, float16, "
-                f"float32, and {name}.vllm.quantization"
-            )
-        if name != "target":
-            return
+    def _unserved_by_vllm(self) -> Iterator[str]:
+        """What a target under vLLM does not serve."""
         if PACINGS[self.decoding].waits:
             yield self._no_waiting("vllm")
         if not SHAPES[self.speculation.query].is_chain:

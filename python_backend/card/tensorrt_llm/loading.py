@@ -111,14 +111,13 @@ def _common(
         "gpus_per_node": len(config.devices),
         "max_seq_len": settings.limits.context_tokens,
         "max_num_tokens": config.batch_tokens,
-        "enable_chunked_prefill": config.chunked_prefill,
+        "enable_chunked_prefill": True,
         # The only sampler that verifies drafts; a later runtime accepts and ignores the argument.
         "sampler_type": "TorchSampler",
-        "cuda_graph_config": trt.CudaGraphConfig() if config.cuda_graphs else None,
+        "cuda_graph_config": trt.CudaGraphConfig(),
         "kv_cache_config": trt.KvCacheConfig(
             free_gpu_memory_fraction=config.kv_fraction,
             dtype=config.kv_dtype,
-            tokens_per_block=config.kv_block_tokens,
             enable_block_reuse=config.kv_reuse,
         ),
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import grpc
 import pytest
 from client_double import TritonDouble, served
 
@@ -19,7 +18,7 @@ async def test_an_unreachable_host_is_named_with_what_to_check(host: str) -> Non
     with served() as gone:
         port = gone.address.rpartition(":")[2]
     async with CardClient(f"{host}:{port}") as client:
-        for ask in (client.generate(REQUEST), client.health()):
+        for ask in (client.generate(REQUEST), client.is_ready()):
             with pytest.raises(CardError) as caught:
                 await ask
             assert caught.value.code == "UNAVAILABLE"
@@ -47,22 +46,15 @@ async def test_no_proxy_stands_between_a_client_and_its_own_machine(
         assert ("grpc.enable_http_proxy", 0) not in channel_options(elsewhere)
 
 
-@pytest.mark.parametrize("index_is_private", [True, False])
 async def test_a_server_without_its_draft_is_ready_and_without_its_target_is_not(
-    triton: TritonDouble, index_is_private: bool
+    triton: TritonDouble,
 ) -> None:
     triton.ready = False
     triton.models_ready |= dict.fromkeys(("preprocessing", "card", "postprocessing"), True)
-    if index_is_private:  # then it asks model by model
-        triton.index_error = (grpc.StatusCode.UNAVAILABLE, "This protocol is restricted")
     for target in (True, False):
         triton.models_ready["target"] = target
         async with CardClient(triton.address) as client:
-            health = await client.health()
-        assert health.ready is target
-        states = {model.name: model.state for model in health.models}
-        assert (states["target"] == "READY") is target
-        assert states["draft"] == "UNAVAILABLE"
+            assert await client.is_ready() is target
 
 
 def test_an_address_may_leave_out_the_port_and_one_that_is_none_is_refused() -> None:

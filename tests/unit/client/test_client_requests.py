@@ -161,7 +161,7 @@ async def test_who_leaves_before_the_first_response_is_gone_with_it(triton: Trit
         await asyncio.to_thread(triton.wait_until_arrived)
         asking.cancel()
         await asyncio.wait({asking})
-        await client.health()  # on the same connection, behind whatever was said
+        await client.is_ready()  # on the same connection, behind whatever was said
         assert asking.cancelled()
         assert not triton.client_left.is_set()
         may_answer.set()

@@ -38,10 +38,7 @@ def test_settings_reach_the_runtime_when_its_arguments_are_made(package: Any) ->
         "tensor_parallel_candidates": True,
         "kv_fraction": 0.4,
         "kv_dtype": "fp8",
-        "kv_block_tokens": 64,
-        "chunked_prefill": False,
         "batch_tokens": 512,
-        "cuda_graphs": False,
     }
     settings = load_settings(
         target={**TARGET, "tensorrt_llm": config, "dtype": "bfloat16"},
@@ -54,9 +51,9 @@ def test_settings_reach_the_runtime_when_its_arguments_are_made(package: Any) ->
     made = package.llmapi.TorchLlmArgs(**target_arguments(settings, package.llmapi, drafter))
     assert (made.tensor_parallel_size, made.gpus_per_node, made.dtype) == (2, 2, "bfloat16")
     assert (made.max_batch_size, made.max_num_tokens, made.max_seq_len) == (7, 512, 400)
-    assert (made.enable_chunked_prefill, made.cuda_graph_config) == (False, None)
+    assert made.enable_chunked_prefill
     kv = made.kv_cache_config
-    assert (kv.free_gpu_memory_fraction, kv.dtype, kv.tokens_per_block) == (0.4, "fp8", 64)
+    assert (kv.free_gpu_memory_fraction, kv.dtype) == (0.4, "fp8")
     assert made.speculative_config.max_draft_len == 4
     assert made.speculative_config.drafter is drafter
     draft = package.llmapi.TorchLlmArgs(**draft_arguments(settings, package.llmapi))

@@ -7,7 +7,6 @@ holds only connections.
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 import signal
@@ -25,8 +24,6 @@ from card.settings import ServingSettings, Settings, without_settings
 PROGRAM = "card_guard"
 LONGEST_SOCKET = 107
 """Bytes of a socket's path that the kernel takes."""
-_UNFIT_FOR_A_SOCKET = "#?,%"
-"""gRPC reads a socket's path as part of a URI."""
 START_S = 30.0
 """A guard that does not listen by then hangs; it usually takes a second."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
@@ -43,25 +40,12 @@ def triton_socket(directory: Path, port: int) -> Path:
 
 def check_guard(serving: ServingSettings, directory: Path) -> str | None:
     """What keeps the guard from being started with Triton's socket in `directory`, in one line."""
-    problem = None
-    if importlib.util.find_spec(PROGRAM) is None:
-        problem = (
-            f"the package {PROGRAM} is not installed here: install client/ and gateway/ of the "
-            "repository"
-        )
-    elif unfit := [character for character in _UNFIT_FOR_A_SOCKET if character in str(directory)]:
-        problem = (
-            f"cache.directory ({directory}) contains {' and '.join(unfit)}, which no socket's path "
-            "may: choose another directory"
-        )
-    elif len(os.fsencode(triton_socket(directory, serving.grpc_port))) > LONGEST_SOCKET:
-        problem = (
-            f"cache.directory is too long a path for a socket in it ({directory}): choose a "
-            "shorter one"
-        )
-    if problem is None:
+    if len(os.fsencode(triton_socket(directory, serving.grpc_port))) <= LONGEST_SOCKET:
         return None
-    return f"serving.guard is true, but {problem}, or set serving.guard to false"
+    return (
+        f"serving.guard is true, but cache.directory is too long a path for a socket in it "
+        f"({directory}): choose a shorter one, or set serving.guard to false"
+    )
 
 
 class GuardProcess:

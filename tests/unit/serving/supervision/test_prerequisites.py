@@ -79,7 +79,7 @@ def test_a_folder_of_the_settings_is_refused_with_its_field(
     assert ": set cache.directory to " in too_large
 
 
-@pytest.mark.parametrize("piece", [" ", "$(id)", ";", "'", "\n", "b"])
+@pytest.mark.parametrize("piece", [" ", "$(id)", ";", "'", "\n", "?", "%", "b"])
 def test_a_path_that_a_shell_would_take_apart_is_refused_by_its_field(piece: str) -> None:
     name = f"/var/lib/card_1/a-{piece}.c"
     problem = check_shell_proof(Path(name), "cache.directory") or ""
