@@ -1,6 +1,6 @@
 """The matrix of simulated cells in which `auto` keeps its promises.
 
-`python tests/doubles/cells.py` measures a sample of cells in which each pair of values occurs;
+`python tests/doubles/cells.py` measures the sample of the tests;
 `python tests/doubles/cells.py 500` measures so many random cells of the whole product, of 32,256.
 """
 
@@ -84,7 +84,8 @@ def random_cell(chance: random.Random) -> Cell:
 
 
 def sample() -> list[Cell]:
-    """Cells of one stream and of four in which each pair of values of two fields occurs."""
+    """Cells of one stream and of four in which each pair of values of two fields occurs, but for a
+    machine with what load believed of it."""
     chance = random.Random(1)
     missing = {
         (one, two, first, second)
@@ -97,6 +98,17 @@ def sample() -> list[Cell]:
     while missing:
         tried = (cell for cell in (random_cell(chance) for _ in range(300)) if cell.streams < 16)
         found.append(max(tried, key=lambda cell: len(missing & set(_pairs(cell)))))
+        missing -= set(_pairs(found[-1]))
+    return _thinned(found)
+
+
+def _thinned(cells: list[Cell]) -> list[Cell]:
+    """Those that are needed for the other pairs."""
+    load = len(VALUES) - 1
+    missing = {pair for cell in cells for pair in _pairs(cell) if pair[:2] != (0, load)}
+    found: list[Cell] = []
+    while missing:
+        found.append(max(cells, key=lambda cell: len(missing & set(_pairs(cell)))))
         missing -= set(_pairs(found[-1]))
     return found
 

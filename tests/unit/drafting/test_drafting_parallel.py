@@ -78,17 +78,6 @@ def test_turns_take_one_pass_for_a_block_and_commit_all_of_it() -> None:
         assert len(passes) <= 1 + len(stream.output) // committed + 1
 
 
-def test_masks_leave_no_kv() -> None:
-    """Rows of a pass follow entries of tokens, as if no mask had been forwarded before."""
-    with pair() as both:
-        opened(both, "card")
-        for _ in range(3):
-            both.draft.step()
-        rows = [batch[0] for batch in fake(both.draft_engine).batches]
-    assert [one.tokens[-3:] for one in rows] == [[MASK] * 3] * 3
-    assert [one.parents for one in rows[1:]] == [[-1, *range(6)], [3, *range(4, 10)]]
-
-
 def test_later_blocks_stand_behind_the_likeliest_path() -> None:
     with pair() as both:
         stream = opened(both, "card")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import pytest
 import typer
-from hostile_bodies import BOMBS, LARGE, made
 from hostile_run import hostile
-
-from card_gateway.app import Gateway
 
 
 @pytest.mark.parametrize(
@@ -20,12 +17,3 @@ def test_an_attack_when_the_address_is_another_machine_is_refused(
         hostile(url=url)
     assert ended.value.exit_code == 2
     assert "must be on loopback" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", [*LARGE, *BOMBS])
-def test_a_body_when_made_is_as_large_as_the_gateway_takes_and_no_larger(name: str) -> None:
-    path, body = made(name)
-    assert path.startswith("/")
-    assert len(body) <= Gateway.body_bytes
-    if name in LARGE:
-        assert len(body) > Gateway.body_bytes - 100

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving_double import GEOMETRY, slot_request
+from serving_double import slot_request
 
 from card.cache import DRAFT_COUNTERS, Finish, Geometry, Pool, SlotRequest, choice_words
 from card.sampling import SamplingParameters
@@ -102,31 +102,6 @@ def publish(pool: Pool, session: Session) -> None:
     slot.reset_counters()
     nothing = np.empty(0, np.int64)
     slot.replace(session.session_id, 3, nothing, nothing, np.empty(0))
-
-
-def test_accepted_candidates_are_told_by_their_place_behind_the_text(scene: Scene) -> None:
-    session = scene.open()
-    step(scene.pool, session, 3)
-    step(scene.pool, session, 2)
-    step(scene.pool, session, 1, drafted=0)
-    assert scene.total("card_drafts_total", "card") == 2
-    told = [scene.total("card_accepted_at_total", str(place)) for place in range(3)]
-    assert told == [2, 1, 0]
-
-
-def test_kv_blocks_are_those_of_open_sessions(scene: Scene) -> None:
-    """Blocks of 32 tokens; the prompts have 3 tokens and the context has 100."""
-    assert scene.told("card_kv_blocks") == [4 * GEOMETRY.slots]
-    session = scene.open(0)
-    scene.open(1)
-    assert scene.told("card_kv_blocks_in_use") == [2]
-    slot = scene.pool.target_slot(0)
-    slot.adopt(session.session_id)
-    scene.pool.slots["prompt_length"][0] = 30
-    slot.commit([1] * 3, [False] * 3, [0.0] * 3, Finish.RUNNING)
-    assert scene.told("card_kv_blocks_in_use") == [3]
-    session.slot.close()
-    assert scene.told("card_kv_blocks_in_use") == [1]
 
 
 def test_a_new_session_does_not_inherit_what_was_counted_before_it_was_taken_up(
