@@ -138,7 +138,7 @@ def test_processes_that_end_at_once_end_the_start(tmp_path: Path) -> None:
     assert ending.code == GIVEN_UP
     assert "no libpython" in ending.said
     (reason,) = (line for line in ending.said.splitlines() if line.startswith("error: "))
-    assert reason.startswith(f"error: no process of {', '.join(STUBS)} has lived for 30 s")
+    assert reason.startswith(f"error: the processes of {', '.join(STUBS)} ended as soon as")
     assert not ending.was_ready
 
 

@@ -200,7 +200,7 @@ class CalibrationCache:
 def _stamps(files: Iterable[Path]) -> Iterable[tuple[str, int, int]]:
     for file in files:
         status = file.stat()
-        # JSON cannot hold names that are not UTF-8.
+        # JSON cannot hold names that are not UTF-8; see `card.settings.paths.in_ascii`.
         name = str(file).encode(errors="backslashreplace").decode()
         yield name, status.st_size, status.st_mtime_ns
 

@@ -150,13 +150,13 @@ def raise_limit(most: int = MOST_FILES) -> int:
     return wanted
 
 
-def check_ascii(path: Path, field: str = "") -> str | None:
-    """The Python inside Triton can read this path; `field` of the settings, if any, names it."""
-    if str(path).isascii():
+def check_ascii(folder: Path) -> str | None:
+    """Triton's own Python can import programs from this folder."""
+    if str(folder).isascii():
         return None
     return (
-        f"{field}{path} has letters in its name that the Python inside Triton cannot read: put it, "
-        "or a link to it, where the whole path is ASCII"
+        f"{folder} has letters in its name that the Python inside Triton cannot read: put it where "
+        "the whole path is ASCII"
     )
 
 

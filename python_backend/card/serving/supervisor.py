@@ -36,14 +36,7 @@ from card.serving.supervision.startup import StartError
 from card.serving.supervision.states import STUBS
 from card.serving.supervision.supervisor import StopRequests, Supervisor, UnservableError
 from card.serving.triton_server import MINIMUM_REGION_BYTES, TritonNotFoundError
-from card.settings import (
-    REPOSITORY_ROOT,
-    LimitSettings,
-    Settings,
-    SettingsError,
-    load_settings,
-    paths_of,
-)
+from card.settings import REPOSITORY_ROOT, LimitSettings, Settings, SettingsError, load_settings
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -58,7 +51,6 @@ def unmet_prerequisites(settings: Settings) -> list[str]:
     checks = (
         check_architecture(),
         check_ascii(REPOSITORY_ROOT) or check_ascii(Path(sys.prefix)),
-        *(check_ascii(path, f"{section}.{field}: ") for section, field, path in paths_of(settings)),
         check_ports(ports, serving.address),
         check_shell_proof(directory, "cache.directory"),
         check_guard(serving, run_directory(directory)) if serving.guard else None,

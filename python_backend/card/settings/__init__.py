@@ -13,7 +13,7 @@ from card.settings.models import (
     TargetSettings,
     TensorRTSettings,
 )
-from card.settings.paths import paths_of
+from card.settings.paths import in_ascii
 from card.settings.reading import (
     SETTINGS_VARIABLE,
     SettingsError,

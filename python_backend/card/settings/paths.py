@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from card.settings.limits import LimitSettings
@@ -12,6 +12,7 @@ from card.settings.models import GUESTS
 from card.settings.section import Section
 from card.settings.whole import Settings
 from model_files import ModelFilesError, model_at, model_files_of, most_positions
+from model_files.gguf.part_names import ending_of, parts_of
 from model_files.opening import real_path
 
 
@@ -25,7 +26,7 @@ def anchored(settings: Settings, base: Path) -> Settings:
     def found(name: str, path: Path) -> Path:
         try:
             real = real_path(base / path)
-            if not str(real).isascii():  # the link to it may be
+            if str(real) != str(real).encode(errors="replace").decode():  # then see `in_ascii`
                 real = base / path
             real = model_at(real) if name.endswith(".path") else real
             if real.exists() and name == "serving.calibration_cache" and not real.is_dir():
@@ -35,11 +36,7 @@ def anchored(settings: Settings, base: Path) -> Settings:
             raise ValueError(f"{name}: {reason} (got {str(path)[:80]!r})") from None
         return real
 
-    for section, field, path in paths_of(settings):
-        changed = {field: found(f"{section}.{field}", path)}
-        settings = settings.model_copy(
-            update={section: getattr(settings, section).model_copy(update=changed)}
-        )
+    settings = _with_paths(settings, found)
     if settings.speculation.ngram_table != "auto":
         return settings
     table = own_table(settings.target.path)
@@ -78,8 +75,30 @@ def fitted(settings: Settings) -> Settings:
     return settings.model_copy(update={"limits": fitting})
 
 
-def paths_of(settings: Settings) -> Iterator[tuple[str, str, Path]]:
-    """Every path, with the names of its section and its field."""
+def in_ascii(settings: Settings, links: Path) -> Settings:
+    """With a link in the folder `links` in place of every path that is not ASCII.
+
+    The Python inside Triton's stubs takes file names as ASCII whatever the environment says.
+    """
+
+    def linked(name: str, path: Path) -> Path:
+        if str(path).isascii():
+            return path
+        parts = parts_of(path)
+        made = [links / f"{name}{ending_of(part)}" for part in parts]
+        for link, part in zip(made, parts, strict=True):
+            link.symlink_to(part)
+        return made[0]
+
+    return _with_paths(settings, linked)
+
+
+def _with_paths(settings: Settings, change: Callable[[str, Path], Path]) -> Settings:
+    """With every path replaced by what `change` makes of its field's name and it."""
+    sections = dict(settings)
     for name, section in settings:
         if isinstance(section, Section):
-            yield from ((name, field, path) for field, path in section if isinstance(path, Path))
+            paths = {field: path for field, path in section if isinstance(path, Path)}
+            changed = {field: change(f"{name}.{field}", path) for field, path in paths.items()}
+            sections[name] = section.model_copy(update=changed)
+    return Settings.model_construct(**sections)

@@ -23,5 +23,10 @@ def parts_of(file: Path) -> list[Path]:
     return [file.with_name(f"{model}{_ending(part, count)}") for part in range(1, count + 1)]
 
 
+def ending_of(file: Path) -> str:
+    """``-00001-of-00003.gguf`` of the name of a part; "" of another file."""
+    return file.name[-len(_ending(1, 1)) :] if len(parts_of(file)) > 1 else ""
+
+
 def _ending(number: int, count: int) -> str:
     return f"-{number:05d}-of-{count:05d}.gguf"

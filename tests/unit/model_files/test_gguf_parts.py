@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 
+from card.settings import load_settings
+from card.settings.paths import in_ascii
 from model_files import ModelFilesError, model_at
 from model_files.gguf.parts import read_model
 from model_files.opening import model_files_of, real_path
@@ -114,3 +116,15 @@ def test_part_keeps_its_name_when_it_is_a_link(parts: list[Path], tmp_path: Path
         link.symlink_to(part.rename(blobs / str(number)))
     assert real_path(links[1]) == links[1]
     assert len(read_model(links[1]).tensors) == COUNT
+
+
+def test_part_keeps_its_name_when_a_path_is_not_ascii(tmp_path: Path) -> None:
+    folder, ascii_links = tmp_path / "modèles", tmp_path / "links"
+    folder.mkdir()
+    ascii_links.mkdir()
+    parts = write(folder / "modèle.gguf")
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"target: {{path: '{parts[1]}'}}\ndraft: null\n", encoding="utf-8")
+    linked = in_ascii(load_settings(settings), ascii_links).target.path
+    assert str(linked).isascii()
+    assert len(read_model(linked).tensors) == COUNT

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from card.settings import (
     REPOSITORY_ROOT,
     SETTINGS_VARIABLE,
     freeze,
+    in_ascii,
     load_settings,
     without_settings,
 )
@@ -92,14 +95,43 @@ def test_frozen_settings_are_read_as_they_were_whatever_the_environment_says(
     assert again.draft.path == tmp_path / "beside"
 
 
-def test_link_keeps_its_name_when_the_name_of_what_it_links_to_is_not_ascii(
+PRINT_PATHS = """
+from card.settings import load_settings
+settings = load_settings()
+for path in (settings.target.path, settings.serving.calibration_cache):
+    print(ascii(str(path)), (path / "config.json").exists())
+"""
+
+
+def test_frozen_paths_can_be_opened_where_names_of_files_are_ascii(
     write: Write, tmp_path: Path
 ) -> None:
+    """As in Triton's stubs, whose Python takes the C locale."""
     named = tmp_path / "Modelle für José"
     named.mkdir()
-    (tmp_path / "models").symlink_to(named)
-    assert load_settings(write("target: {path: models}")).target.path == tmp_path / "models"
-    assert load_settings(write(f"target: {{path: {named}}}")).target.path == named
+    (named / "config.json").touch()
+    settings = load_settings(
+        write(f"target: {{path: {named}}}\nserving: {{calibration_cache: {named}/x}}")
+    )
+    run = tmp_path / "run"
+    run.mkdir()
+    freeze(in_ascii(settings, run), run / "settings.yaml")
+    ended = subprocess.run(
+        [sys.executable, "-X", "utf8=0", "-c", PRINT_PATHS],
+        env={
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "CARD_SETTINGS": str(run / "settings.yaml"),
+            "LC_ALL": "C",
+            "PYTHONCOERCECLOCALE": "0",
+        },
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.splitlines() == [
+        f"'{run}/target.path' True",
+        f"'{run}/serving.calibration_cache' False",
+    ]
 
 
 def test_a_pair_without_a_draft_loads_the_target_alone(write: Write) -> None:

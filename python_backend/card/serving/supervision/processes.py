@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,6 +132,12 @@ class TritonProcess:
                 check=False,
             )
 
+    def died_unseen(self, models: Iterable[str]) -> list[str]:
+        """Those of `models` of which no process was ever seen, if the server has a dead one that it
+        has not reaped; `stub` is what looks for them."""
+        unseen = [model for model in models if model not in self._stubs]
+        return unseen if unseen and any(map(_is_dead_stub, _children(self.pid))) else []
+
     def kill(self) -> None:
         """End the server and its stubs, stopped ones too, and wait until all are gone."""
         self._process.kill()
@@ -225,6 +231,12 @@ def conceal(pid: int, secret: str) -> bool:
 def _children(pid: int) -> Iterator[psutil.Process]:
     with contextlib.suppress(*_GONE):
         yield from psutil.Process(pid).children()
+
+
+def _is_dead_stub(process: psutil.Process) -> bool:
+    with contextlib.suppress(*_GONE):  # the kernel keeps 15 letters of a dead process's name
+        return process.name() == STUB_PROGRAM[:15] and process_state(process) is ProcessState.GONE
+    return False
 
 
 def _session(process: psutil.Process) -> int | None:

@@ -68,6 +68,11 @@ class LoadWatch:
         away = state is not ProcessState.RUNNING
         return self._lasting.seconds(model, away, now_s) > self._limit_s
 
+    def is_server_stopped(self) -> bool:
+        """Whether the server itself has been stopped for a while, look after look."""
+        stopped = self._server.state is ProcessState.STOPPED
+        return self._lasting.seconds("", stopped, self._clock()) > self._limit_s
+
 
 def reload_model(
     model: str,

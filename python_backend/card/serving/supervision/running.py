@@ -36,6 +36,7 @@ from card.settings import (
     SETTINGS_VARIABLE,
     Settings,
     freeze,
+    in_ascii,
     without_settings,
 )
 
@@ -83,15 +84,16 @@ class RunningService:
             run_directory.region_prefix,
             grpc_address=f"unix:{socket.with_name('grpc')}" if serving.guard else None,
         )
+        legible = in_ascii(settings, run_directory.fresh("links"))
         notices = run_directory.fresh("notices")
         # A model that is reloaded months later must not read what was edited for the next start.
-        freeze(settings, run_directory.settings)
+        freeze(legible, run_directory.settings)
         environment = install.environment(without_settings(os.environ)) | {
             **{name: os.environ.get(name, value) for name, value in STEADY_MEMORY.items()},
             "TMPDIR": str(run_directory.fresh("tmp")),
             NOTICES_VARIABLE: str(notices),
             CALIBRATION_CACHE_VARIABLE: str(
-                serving.calibration_cache or run_directory.calibration_cache
+                legible.serving.calibration_cache or run_directory.calibration_cache
             ),
             SETTINGS_VARIABLE: str(run_directory.settings),
         }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from card.cache import ENGINES
 from card.serving.supervision.processes import ending
-from card.serving.supervision.recovery import Clock, LoadWatch
+from card.serving.supervision.recovery import STUCK_S, Clock, LoadWatch
 from card.serving.supervision.running import RunningService
 from card.serving.supervision.watch import Lasting, ProcessState, Starvation
 
@@ -69,14 +69,16 @@ class Startup:
                 "why; its own messages stand above",
                 transient=began or (server.code or 0) < 0,
             )
+        if self._watch.is_server_stopped():
+            raise StartError("tritonserver was stopped during its start", transient=True)
         if stuck := [model for model in service.stubs if self._watch.is_stuck(model)]:
             names = ", ".join(stuck)
             raise StartError(f"the processes of {names} did not survive the start", transient=True)
-        unseen = [model for model in service.stubs if server.stub(model) is None]
-        if self._lasts("unseen", bool(unseen)) > FORGOTTEN_S:
+        unseen = server.died_unseen(service.stubs)
+        if self._lasts("unseen", bool(unseen)) > STUCK_S:
             raise StartError(
-                f"no process of {', '.join(unseen)} has lived for {FORGOTTEN_S:g} s: what they "
-                "said, if anything, stands above"
+                f"the processes of {', '.join(unseen)} ended as soon as they were started; "
+                "what they said, if anything, stands above"
             )
         forgotten = service.engines_are_loaded and not service.ensemble_ready
         if self._lasts("forgotten", forgotten) > FORGOTTEN_S:
