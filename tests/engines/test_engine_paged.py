@@ -38,7 +38,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_what_lies_behind_a_row_is_not_looked_at(checkpoint: Path) -> None:
     engine = OpenVinoEngine.load(checkpoint, OPTIONS)
     expected = tiny_models.read_alone(engine, TEXT, [1])
-    for buffers in engine.model.pages._buffers.values():
+    for buffers in engine.model.pages.buffers.values():
         buffers[...] = 1e4
     np.testing.assert_array_equal(tiny_models.read_alone(engine, TEXT, [16, 1, 4, 40]), expected)
 

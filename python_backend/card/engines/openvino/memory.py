@@ -93,8 +93,9 @@ class PageMemory:
     """Keys and values [layers, pages, kv_heads, PAGE, head_size], zero at first. A compiled graph
     refers to them; engines with different lanes around the same graph divide the pages.
 
-    The system allocates a page when it is first written. The graph keeps only an address, so an
-    engine that uses the graph must hold this object too.
+    buffers  keys and values as arrays
+
+    The system allocates a page when it is first written.
     """
 
     def __init__(self, architecture: Architecture, pages: int, kind: ov.Type) -> None:
@@ -110,7 +111,7 @@ class PageMemory:
                 f"the system has no {2 * size / 2**30:.0f} GiB for the pages of a KV cache "
                 f"({error}); lower cache.slots, cache.nodes or limits.context_tokens"
             ) from error
-        self._buffers: dict[str, NDArray[Any]] = {
+        self.buffers: dict[str, NDArray[Any]] = {
             name: np.frombuffer(memory, _ELEMENTS[kind]).reshape(shape)
             for name, memory in self._memory.items()
         }
@@ -124,16 +125,11 @@ class PageMemory:
         """
         keys, values = (
             Constant(ov.Tensor(part[layer], list(part[layer].shape), self.kind), shared_memory=True)
-            for part in self._buffers.values()
+            for part in self.buffers.values()
         )
         for constant in (keys, values):
             constant.get_rt_info()["keep_const_precision_0"] = ""
         return keys, values
-
-    def duplicate(self, sources: Sequence[int], copies: Sequence[int]) -> None:
-        """Copy what pages hold to others."""
-        for part in self._buffers.values():
-            part[:, copies] = part[:, sources]
 
     def give_back(self) -> None:
         """Return the memory of all pages to the system; they are zero again."""

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -158,10 +158,15 @@ class CompiledDecoder:
                 request.set_tensor(name, ov.Tensor(np.array([name == choice_of(self.rows)])))
         return request
 
-    def index_of(self, output: str) -> int:
-        """Index of an output of the decoder among the graph's outputs."""
+    def outputs(self) -> dict[str, int]:
+        """Index of each output of the decoder among the graph's outputs."""
+        suffix = output_of("", self.rows)
         names = [port.any_name for port in self.graph.outputs]
-        return names.index(output_of(output, self.rows))
+        return {
+            name.removesuffix(suffix): index
+            for index, name in enumerate(names)
+            if name.endswith(suffix)
+        }
 
 
 _REAL_INPUTS = frozenset({"temperature", "noise"})
@@ -263,7 +268,7 @@ class Runner:
         self._infer = partial(self._request.infer, share_outputs=True)  # spares copies
         self._rows = decoder.rows
         self._threads = decoder.threads
-        self._index_of = cache(decoder.index_of)
+        self._outputs = decoder.outputs()
         self._pages_of_lane = pages_of_lane
         self._ids = ids
         self._most_ranked = most_ranked(ids) if ids else 0
@@ -313,7 +318,7 @@ class Runner:
 
     def _output(self, name: str) -> NDArray[Any]:
         """An output of the last pass; the next one overwrites it."""
-        data: NDArray[Any] = self._request.get_output_tensor(self._index_of(name)).data
+        data: NDArray[Any] = self._request.get_output_tensor(self._outputs[name]).data
         return data
 
     def _write_ranking(self, batch: Sequence[SequenceTokens], logit_rows: int, ids: int) -> None:
