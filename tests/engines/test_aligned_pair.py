@@ -22,6 +22,8 @@ from card.engines import SequenceTokens
 from card.engines.options import EngineOptions
 from card.engines.torch.engine import TorchEngine
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 SHAPE = SHAPES["tiny"]
 ASKED = 0.75
 

@@ -18,11 +18,10 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from numpy.typing import NDArray
 from tiny_models import forward_rows, opened, random_tokens, read_alone
 from torch import Tensor
 
-from card.engines import FOLLOWS_PREFIX, EngineError, Logits, Ranking, SequenceTokens
+from card.engines import FOLLOWS_PREFIX, EngineError, Ranking, SequenceTokens
 from card.engines.architecture import read_architecture
 from card.engines.interface import BLOCK, forward_one_by_one
 from card.engines.options import EngineOptions
@@ -194,14 +193,18 @@ def test_places_are_copied_to_any_part_of_a_page(tmp_path: Path) -> None:
 # --- the engine -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of few heads, for each takes the interpreter its time."""
-    path = tmp_path_factory.mktemp("qwen3")
+def small_checkpoint(path: Path, layers: int = 2) -> Path:
+    """Of few heads and layers, for each takes the interpreter its time."""
     config = copy.deepcopy(tiny_models.FAMILIES["qwen3"])
-    config.update({"num_attention_heads": 2, "num_key_value_heads": 1})
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config.update(heads | {"num_hidden_layers": layers, "layer_types": ["full_attention"] * layers})
     tiny_models.build(config, seed=0).save_pretrained(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_checkpoint(tmp_path_factory.mktemp("qwen3"))
 
 
 OPTIONS = EngineOptions(200, 2, dtype="bfloat16")
@@ -210,6 +213,13 @@ OPTIONS = EngineOptions(200, 2, dtype="bfloat16")
 @pytest.fixture(scope="module")
 def engine(directory: Path) -> CapturedEngine:
     return CapturedEngine.load(directory, OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def growing(tmp_path_factory: pytest.TempPathFactory) -> CapturedEngine:
+    """A draft of one layer, whose trees grow."""
+    path = small_checkpoint(tmp_path_factory.mktemp("draft"), layers=1)
+    return CapturedEngine.load(path, replace(OPTIONS, paths=0))
 
 
 TEXT = random_tokens(12)
@@ -253,19 +263,18 @@ def test_engine_of_kernels_returns_the_eager_ones_states_when_it_taps(
     assert same[0] == same[1]
 
 
-def test_a_tree_that_grows_keeps_what_survives(engine: CapturedEngine) -> None:
-    engine = engine.reconfigured(replace(engine.options, paths=0))
-    alone = read_alone(engine, TEXT, [12])
-    wrong = (TEXT[8] + 1) % engine.vocabulary
-    with opened(engine) as session:
-        engine.forward([SequenceTokens(session, TEXT[:8], logits=0)])
-        engine.commit_kv(session, range(8))
-        engine.forward([SequenceTokens(session, [wrong, TEXT[8]], [FOLLOWS_PREFIX] * 2, logits=0)])
-        engine.forward([SequenceTokens(session, [wrong, TEXT[9]], [0, 1], logits=0)])
-        engine.commit_kv(session, [1], [3])
-        third = forward_rows(engine, [SequenceTokens(session, TEXT[10:11], [0])])[0]
-        engine.commit_kv(session, [0, 1])
-        assert engine.length(session) == 11
+def test_a_tree_that_grows_keeps_what_survives(growing: CapturedEngine) -> None:
+    alone = read_alone(growing, TEXT, [12])
+    wrong = (TEXT[8] + 1) % growing.vocabulary
+    with opened(growing) as session:
+        growing.forward([SequenceTokens(session, TEXT[:8], logits=0)])
+        growing.commit_kv(session, range(8))
+        growing.forward([SequenceTokens(session, [wrong, TEXT[8]], [FOLLOWS_PREFIX] * 2, logits=0)])
+        growing.forward([SequenceTokens(session, [wrong, TEXT[9]], [0, 1], logits=0)])
+        growing.commit_kv(session, [1], [3])
+        third = forward_rows(growing, [SequenceTokens(session, TEXT[10:11], [0])])[0]
+        growing.commit_kv(session, [0, 1])
+        assert growing.length(session) == 11
     assert third.tobytes() == alone[10:11].tobytes()
 
 
@@ -290,28 +299,24 @@ def test_ids_are_ranked_as_by_the_operators_with_the_noise_of_sampling() -> None
             assert np.allclose(found.best()[1], log_probabilities.numpy(), atol=1e-5)
 
 
-def test_a_chain_gives_what_its_passes_give_one_by_one(engine: CapturedEngine) -> None:
-    engine = engine.reconfigured(replace(engine.options, paths=0))
-    noise = PositionNoise(3, engine.ranked_ids)
+def test_a_chain_gives_what_its_passes_give_one_by_one(growing: CapturedEngine) -> None:
+    noise = PositionNoise(3, growing.ranked_ids)
 
     def asks(position: int) -> Ranking:
         return Ranking(8, 0.8, noise.rows([position]), noise.keys([position]))
 
-    assert engine.runs_ahead
+    assert growing.runs_ahead
     found = []
-    for forward_chain in (engine.forward_chain, partial(forward_one_by_one, engine)):
-        with opened(engine) as session:
+    for forward_chain in (growing.forward_chain, partial(forward_one_by_one, growing)):
+        with opened(growing) as session:
             text = SequenceTokens(session, TEXT[:3], logits=1, ranking=asks(3))
             logits = forward_chain(text, [asks(4)], 2)
-            engine.commit_kv(session, range(3), [3])
+            growing.commit_kv(session, range(3), [3])
             end = SequenceTokens(session, [TEXT[3]], [0], ranking=Ranking(8))
             logits += forward_chain(end, [Ranking(8)], 1)
-        found.append([(ids.tolist(), values.tobytes()) for ids, values in map(best_of, logits)])
+        best = (one.best() for one in logits)
+        found.append([(ids.tolist(), values.tobytes()) for ids, values in best])
     assert found[0] == found[1]
-
-
-def best_of(logits: Logits) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    return logits.best()
 
 
 # --- where they do not run ------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""A fixed selection of the matrix of faults; `scripts/faults --every` goes through all of it."""
+"""A fixed selection of the matrix of faults; `scripts/faults --every` goes through all of it.
+
+`test_family.py` kills the draft, `test_no_draft.py` stops the target.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,8 @@ from running_service import Refused, Reply, StartService
 from traces import TRACES, Traces
 
 SELECTION = (
-    Cell("draft", Blow.KILL, Moment.MID_STREAM),
     Cell("draft", Blow.STOP, Moment.MID_STREAM),
     Cell("target", Blow.KILL, Moment.MID_STREAM),
-    Cell("target", Blow.STOP, Moment.MID_STREAM),
     Cell("target", Blow.PAUSE, Moment.MID_STREAM, pause_s=0.5),
     Cell("preprocessing", Blow.STOP, Moment.IDLE),
     Cell("postprocessing", Blow.KILL, Moment.MID_STREAM),
