@@ -69,8 +69,8 @@ def check(
 ) -> None:
     """Compare this repository's service with TensorRT-LLM's own modes: texts and speeds.
 
-    Exit code 0: every text is the engine's own and candidates were accepted, 1: not so, or a mode
-    did not run, 2: nothing was begun.
+    Exit code 0: every text is the engine's own and candidates were accepted, 1: not so, or
+    something but draft-target did not run, 2: nothing was begun.
     """
     try:
         version = installed_version()
@@ -195,7 +195,7 @@ async def _ask(url: str, prompts: Sequence[Prompt], decoding: str, max_tokens: i
 
 
 def _wrong(answers: dict[str, list[Answer]]) -> list[str]:
-    """Every mode that did not run or wrote another text; empty if all is right."""
+    """What wrote another text or, but for draft-target, did not run; empty if all is right."""
     card = SERVED["card"]
     wrong = [
         f"{system} did not run" for system in (PLAIN, *SERVED.values()) if system not in answers

@@ -61,6 +61,8 @@ def distil(
         chosen, compute = recipe_of(DistilRecipe, recipe), compute_of(device)
         if chosen.prefix >= chosen.window:
             raise TrainingError("the recipe's prefix must be smaller than its window")
+        if output.resolve() == draft.resolve():
+            raise TrainingError(f"--output is the draft's own folder {draft}: name another one")
         found = read_texts(texts, chosen.window)
         sizes = [_vocabulary(folder) for folder in (draft, target)]
         if sizes[0] != sizes[1]:
@@ -68,7 +70,7 @@ def distil(
                 f"{draft} has {sizes[0]} ids and {target} has {sizes[1]}: a pair must share one "
                 "vocabulary"
             )
-        learns, teaches = (
+        student, teacher = (
             AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(compute.device)
             for folder in (draft, target)
         )
@@ -78,15 +80,17 @@ def distil(
 
         def loss_of_step(step: int) -> Tensor:
             batch = torch.from_numpy(_windows(found, chosen, generator)).to(compute.device)
-            parts = [_distance(teaches, learns, batch[own:], divergence, chosen, 1)]
+            parts = [_distance(teacher, student, batch[own:], divergence, chosen, 1)]
             if own:
-                written = _written(learns, batch[:own, : chosen.prefix], chosen.draft_tokens)
-                parts.append(_distance(teaches, learns, written, divergence, chosen, chosen.prefix))
+                written = _written(student, batch[:own, : chosen.prefix], chosen.draft_tokens)
+                parts.append(
+                    _distance(teacher, student, written, divergence, chosen, chosen.prefix)
+                )
             return torch.cat([part.mean(dim=1) for part in parts]).mean()
 
         with bar("distil") as show:
-            losses = fit(learns, loss_of_step, chosen, compute, show)
-        _write(learns, draft, output)
+            losses = fit(student, loss_of_step, chosen, compute, show)
+        _write(student, draft, output)
         console.print(f"{output}: {len(losses)} steps, {divergence.value} {losses[-1]:.3f}")
 
 
@@ -142,9 +146,9 @@ def _distance(
 
 
 def _write(model: PreTrainedModel, source: Path, folder: Path) -> None:
-    """Write the weights in bfloat16, beside copies of the draft's other files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the weights in bfloat16, beside copies of the draft's tokenizer and other files."""
     model.bfloat16().save_pretrained(folder)
     for file in source.iterdir():
-        if file.is_file() and file.suffix != ".safetensors":
+        holds_weights = file.name.endswith((".safetensors", ".bin", ".index.json"))
+        if file.is_file() and not holds_weights and not (folder / file.name).exists():
             shutil.copyfile(file, folder / file.name)

@@ -10,6 +10,7 @@ from typing import Any
 from llguidance import LLMatcher, grammar_from
 
 from card.constraints.guide import Guide, GuideError
+from card.constraints.references import endless_reference
 
 _JSON_OPTIONS = {
     # Small models lose themselves in white space. As JSON is mostly written: a space, or a new line
@@ -52,7 +53,9 @@ def grammar_of(guide: Guide) -> str:
     if guide.kind == "json":
         return _json_grammar({"type": ["object", "array"]})
     if guide.kind == "json_schema":
-        return _json_grammar(_schema_of(guide.text))
+        schema = _schema_of(guide.text)
+        _check_references(schema)
+        return _json_grammar(schema)
     if guide.kind == "regex":
         return str(LLMatcher.grammar_from_regex(guide.text))
     if guide.kind == "choice":
@@ -87,6 +90,8 @@ def _with_schemas_held_to(grammar: str) -> str:
         except (ValueError, RecursionError):
             break  # llguidance says what is wrong with it
         if isinstance(schema, dict):
+            line = grammar.count("\n", 0, token.start()) + 1
+            _check_references(schema, f"line {line} column 1: ")
             lines = "\n" * grammar.count("\n", token.end(), end)  # what it says names lines
             found += f"{grammar[read : token.end()]}{{{lines}{_held_to(schema)[1:]}"
             read = end
@@ -101,6 +106,16 @@ def _held_to(schema: dict[str, Any]) -> str:
         options.pop("whitespace_pattern", None)  # which would let spaces in again
     closed = _without_annotations(_with_objects_closed(schema))
     return json.dumps(closed | {"x-guidance": options})
+
+
+def _check_references(schema: dict[str, Any], place: str = "") -> None:
+    """Raises `GuideError`, which begins with the place of the schema in a grammar."""
+    pointer = endless_reference(schema)
+    if pointer is not None:
+        raise GuideError(
+            f"{place}at #{pointer}: its $ref leads back to itself, so no text of it ends; let "
+            "it lead to a schema that says what the value is, or let the value be left out"
+        )
 
 
 def _schema_of(text: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from card.engines import Engine
 from card.settings import Settings
 from card.speculation.acceptance import RULES, AcceptanceConfig, Exact
 from card.speculation.control import CHOOSES_ROWS, CONTROLLERS, ControlConfig, Controller
-from card.speculation.ngram_tables import set_table
+from card.speculation.ngram_tables import table_of_setting
 from card.speculation.sources.ngram import NgramMemory
 
 
@@ -36,5 +36,5 @@ def controller(settings: Settings, engine: Engine) -> Controller:
 def ngram_memory(settings: Settings, vocabulary: int) -> NgramMemory:
     """The n-gram memory of a target with `vocabulary` ids. Raises `NgramFileError`."""
     speculation = settings.speculation
-    frozen = set_table(speculation.ngram_table, vocabulary)
+    frozen = table_of_setting(speculation.ngram_table, vocabulary)
     return NgramMemory(shares=speculation.shared_ngrams, frozen=frozen)

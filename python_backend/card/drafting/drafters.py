@@ -11,7 +11,7 @@ from card.settings import Settings
 from card.speculation.drafters import DRAFTERS, DraftConfig, Drafter
 from card.speculation.drafters.growth import GROWTHS, GrowthConfig
 from card.speculation.drafters.parallel import ParallelDrafter
-from card.speculation.ngram_tables import set_table
+from card.speculation.ngram_tables import table_of_setting
 
 
 def make_drafters(
@@ -35,7 +35,7 @@ def make_drafters(
         )
     if GROWTHS[config.growth].weighs_ngrams:
         config = replace(
-            config, ngrams=set_table(settings.speculation.ngram_table, model.vocabulary)
+            config, ngrams=table_of_setting(settings.speculation.ngram_table, model.vocabulary)
         )
     return {key: DRAFTERS[key](runs_on, config)}
 

@@ -132,7 +132,11 @@ def check_ports(ports: Mapping[str, int], address: str = "0.0.0.0") -> str | Non
         owners[port] = option
         try:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            socket.create_server((address, port), family=family).close()
+            socket.create_server(
+                (address, port), family=family, dualstack_ipv6=address == "::"
+            ).close()
+        except ValueError:
+            return f"{option}: this machine has no IPv6, which the address {address} needs"
         except OSError as error:
             return f"{option}: {_why_not_bound(error, address, port)}"
     return None
@@ -169,8 +173,8 @@ def check_shell_proof(folder: Path, field: str) -> str | None:
     if re.fullmatch(r"[\w@+=:./-]+", str(folder), re.ASCII):
         return None
     return (
-        f"{field} is {str(folder)!r}, which Triton's Python backend would hand to a shell as it "
-        "is: choose a folder of letters, digits and _ @ + = : . / - alone, such as /dev/shm"
+        f"{field} is {str(folder)!r}, which a shell or gRPC would not read "
+        "as it is: choose a folder of letters, digits and _ @ + = : . / - alone, such as /dev/shm"
     )
 
 

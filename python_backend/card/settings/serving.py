@@ -65,7 +65,7 @@ class ServingSettings(Section):
     address: Annotated[str, AfterValidator(_address)] = Field(
         "127.0.0.1",
         description="The one address, IPv4 or IPv6, on which every port listens. 0.0.0.0: every "
-        "IPv4 address. `::`: every IPv6 address.",
+        "IPv4 address. `::`: every IPv6 address, for gRPC and health every IPv4 address too.",
     )
     http_port: Port = Field(8000, description="Triton's HTTP: requests, its own health.")
     grpc_port: Port = Field(8001, description="Triton's gRPC, or with `guard` the guard's.")

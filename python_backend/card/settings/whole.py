@@ -107,9 +107,10 @@ class Settings(BaseSettings):
             if engine == "openvino" and model.device != "cpu":
                 yield f"{name}.device is {model.device}, and its engine openvino runs on cpu alone"
             if model.dtype not in (dtypes := _dtypes(engine, model.device)):
+                place = "" if engine in GUESTS else f" on {model.device}"
                 yield (
-                    f"{name}.dtype {model.dtype} does not run under engine {engine} on "
-                    f"{model.device}; allowed: {', '.join(dtypes)}"
+                    f"{name}.dtype {model.dtype} does not run under engine {engine}{place}; "
+                    f"allowed: {', '.join(dtypes)}"
                 )
         if self.engine_of(self.target) == "vllm":
             yield from self._unserved_by_vllm()

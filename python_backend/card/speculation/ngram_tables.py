@@ -243,7 +243,7 @@ def write_table(table: FrozenTable, vocabulary: int, file: Path) -> None:
         )
 
 
-def set_table(file: Path | str | None, vocabulary: int) -> FrozenTable | None:
+def table_of_setting(file: Path | str | None, vocabulary: int) -> FrozenTable | None:
     """The table of the setting; None: it names no file. Raises `NgramFileError`."""
     return read_table(file, vocabulary) if isinstance(file, Path) else None
 

@@ -7,6 +7,7 @@ the cache for candidates; it leaves them in a table, where this process finds th
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,7 +148,7 @@ class TensorRTTargetLoop:
         chain = Candidates.chain(offered, [1.0] * len(offered))
         slot.count_time(runs=True)
         logged = _log_probabilities(completion, known)
-        commit(session, tokens, Query(chain, len(offered)), finish, logged)
+        commit(session, tokens, Query(chain, len(offered), time.monotonic_ns()), finish, logged)
 
 
 class TensorRTTarget:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,8 @@ from card.cache import Finish, SlotRequest
 from card.constraints import Guide, GuideError
 from card.constraints.compiled import GuidedTokens
 from card.constraints.compiler import GuideCompiler
+from card.constraints.grammar import grammar_of
+from card.constraints.references import endless_reference
 from card.sampling import SamplingParameters
 from card.serving.requests.guide_check import GuideCheck
 from card.serving.requests.refusal import Refusal
@@ -183,11 +187,50 @@ def test_a_schema_means_the_same_alone_and_in_a_grammar(
 LOOP = {"$defs": {"T": {"$ref": "#/$defs/U"}, "U": {"allOf": [{"$ref": "#/$defs/T"}]}}}
 
 
-@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"$ref": "#/$defs/T", **LOOP}])
-def test_guide_is_refused_when_a_reference_leads_back_to_itself(schema: dict[str, Any]) -> None:
-    guide = TOKENS.compile(Guide("json_schema", json.dumps(schema)))
-    with pytest.raises(GuideError, match="no text can go on"):
-        guide.rehearse()
+@pytest.mark.parametrize(
+    ("schema", "is_endless"),
+    [
+        ({"properties": {"t": {"$ref": "#/$defs/T"}}, "required": ["t"], **LOOP}, True),
+        ({"$ref": "#"}, True),
+        ({"anyOf": [{"$ref": "#"}, {"$ref": "#/anyOf/0"}]}, True),
+        ({"properties": {"t": {"anyOf": [{"$ref": "#/properties/t"}, {"type": "null"}]}}}, False),
+        ({"properties": {"t": {"$ref": "#"}}}, False),
+        ({"type": "object", "properties": {"t": {"$ref": "#"}}, "required": ["t"]}, True),
+        ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, True),
+        ({"type": "array", "items": {"$ref": "#"}}, False),
+        ({"type": "array", "prefixItems": [{}], "items": {"$ref": "#"}, "minItems": 1}, False),
+        (
+            {"type": ["object", "null"], "properties": {"t": {"$ref": "#"}}, "required": ["t"]},
+            False,
+        ),
+        ({"const": {"$ref": "#/const"}}, False),
+        ({"$ref": "#/$defs/none"}, False),
+    ],
+)
+def test_reference_that_leads_back_to_itself_is_refused_with_its_place(
+    schema: dict[str, Any], is_endless: bool
+) -> None:
+    embedded = f'start: "a"\na: %json {json.dumps(schema)}'
+    for guide, place in (
+        (Guide("json_schema", json.dumps(schema)), "at #"),
+        (Guide("ebnf_grammar", embedded), "line 2 column 1: at #"),
+    ):
+        refused = pytest.raises(GuideError, match="leads back") if is_endless else nullcontext()
+        with refused as error:
+            grammar_of(guide)
+        assert error is None or str(error.value).startswith(place)
+
+
+def test_search_for_references_copies_no_names_when_they_are_long() -> None:
+    """In a schema of 30 kB; once the name of 10 kB for each of 10,000 values: 100 MB."""
+    schema = {"properties": {"a" * 10_000: [0] * 10_000}}
+    tracemalloc.start()
+    try:
+        assert endless_reference(schema) is None
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 10 << 20
 
 
 @pytest.mark.parametrize("before", ["", '"a" '])

@@ -43,9 +43,13 @@ def installed_version() -> str:
 
 def check_version(version: str) -> None:
     """Raises `EngineError` for a runtime without the interfaces that are needed."""
-    from packaging.version import Version  # TensorRT-LLM brings it
+    from packaging.version import InvalidVersion, Version  # TensorRT-LLM brings it
 
-    if Version(version) < Version(OLDEST_VERSION):
+    try:
+        is_old = Version(version) < Version(OLDEST_VERSION)
+    except InvalidVersion:
+        raise EngineError(f"tensorrt_llm has the version {version!r}, which names none") from None
+    if is_old:
         raise EngineError(f"tensorrt_llm {version} is too old; allowed: {OLDEST_VERSION} or later")
 
 
@@ -127,7 +131,7 @@ class TensorRTRules:
     def obstacles(self, asked: Asked) -> list[Obstacle]:
         parameters = asked.parameters
         samples = not parameters.is_greedy
-        ignores, unsaid = ": TensorRT-LLM 1.2 ignores it", ": it is not passed on to TensorRT-LLM"
+        ignores, unsaid = ": TensorRT-LLM ignores it", ": it is not passed on to TensorRT-LLM"
         likely = "absent or false"
         if samples:
             likely += " when temperature is above 0: TensorRT-LLM lists the likeliest ids"

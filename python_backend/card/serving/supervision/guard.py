@@ -7,6 +7,7 @@ holds only connections.
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import signal
@@ -40,12 +41,13 @@ def triton_socket(directory: Path, port: int) -> Path:
 
 def check_guard(serving: ServingSettings, directory: Path) -> str | None:
     """What keeps the guard from being started with Triton's socket in `directory`, in one line."""
-    if len(os.fsencode(triton_socket(directory, serving.grpc_port))) <= LONGEST_SOCKET:
+    if importlib.util.find_spec(PROGRAM) is None:
+        problem = f"the package {PROGRAM} is missing: install client/ and gateway/"
+    elif len(os.fsencode(triton_socket(directory, serving.grpc_port))) > LONGEST_SOCKET:
+        problem = f"cache.directory is too long a path for a socket in it ({directory}): shorten it"
+    else:
         return None
-    return (
-        f"serving.guard is true, but cache.directory is too long a path for a socket in it "
-        f"({directory}): choose a shorter one, or set serving.guard to false"
-    )
+    return f"serving.guard is true, but {problem}, or set serving.guard to false"
 
 
 class GuardProcess:
