@@ -40,7 +40,7 @@ def test_divergences_of_known_distributions_are_those_of_the_paper() -> None:
     )
 
 
-@pytest.mark.parametrize("on_policy", ["0", "0.5"])
+@pytest.mark.parametrize("on_policy", ["0", "0.5", "1"])
 def test_draft_when_distilled_comes_nearer_to_its_target_and_is_written_whole(
     tmp_path: Path, on_policy: str
 ) -> None:

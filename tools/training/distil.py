@@ -80,7 +80,9 @@ def distil(
 
         def loss_of_step(step: int) -> Tensor:
             batch = torch.from_numpy(_windows(found, chosen, generator)).to(compute.device)
-            parts = [_distance(teacher, student, batch[own:], divergence, chosen, 1)]
+            parts = []
+            if own < chosen.batch:
+                parts.append(_distance(teacher, student, batch[own:], divergence, chosen, 1))
             if own:
                 written = _written(student, batch[:own, : chosen.prefix], chosen.draft_tokens)
                 parts.append(
