@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from cells import plain_ms
 from machines import MACHINES, written_ms
-from simulated_machine import SimulatedMachine
+from simulated_machine import Load, SimulatedMachine
 
 from card.cache import Candidates
 from card.engines.interface import CostCurve
@@ -39,6 +40,20 @@ def test_text_when_the_clock_is_simulated_is_that_of_decoding_alone() -> None:
             texts.append(server.last_text)
     assert len(texts[0]) == 64
     assert texts[1:] == 3 * texts[:1]
+
+
+@pytest.mark.parametrize("changes", [{}, {"drafter": "ngram"}])
+def test_rows_that_load_believed_too_dear_are_seen_to_be_cheap(changes: dict[str, str]) -> None:
+    """Also where nothing but n-grams proposes, and where a request names its pacing."""
+    decoding = "auto" if changes else "card"
+    taken = []
+    for load in (Load(), Load({1: 1.0, 2: 6.0})):
+        machine = MACHINES["AVX512-BF16"]
+        options: dict[str, Any] = {"agreement": ORDINARY, "repeats": 0.9, "load": load}
+        with SimulatedMachine(machine, **options, **changes) as server:
+            written_ms(server, [0], 64, decoding=decoding)
+            taken.append(written_ms(server, [1, 2], 128, decoding=decoding))
+    assert taken[1] < 1.1 * taken[0]
 
 
 def test_a_lying_device_costs_other_sessions_no_rows() -> None:

@@ -9,7 +9,8 @@ than ways do.
 
 **Costs.** The measurements at load say what passes cost at first, then the passes that serve do. A
 cell is a number of rows, alone or beside a working draft. Its factor is the mean of what its latest
-passes took, divided by what load measured. An unknown cell takes the factor of the nearest one.
+passes took, divided by what load measured. An unknown cell takes the factor of the nearest one. So
+that rows which load believed too dear are seen, a few passes verify some candidates in any case.
 """
 
 from __future__ import annotations
@@ -143,6 +144,12 @@ FORGOTTEN = 256
 """Passes after which a cell that was not seen again is unknown: the machine may have changed."""
 OUTLIER = 2.0
 """A pass counts at most so many times what was expected: the machine interrupted it."""
+TRIED_ROWS = 2
+"""Candidates that a pass verifies at least while it is a trial, or while it is not known what more
+rows cost: else this is never seen."""
+PROBES, PROBE_GAIN = 3, 0.5
+"""Passes by which a cell is known, as one may be interrupted; and the tokens that such a pass is
+expected to gain, which make up for its rows if these cost half a pass."""
 
 
 class _Cell(NamedTuple):
@@ -183,13 +190,19 @@ class PassCosts:
             del self._seen[oldest]
         return ms
 
+    def knows_more_than(self, rows: int, *, beside: bool) -> bool:
+        """Whether passes with some more rows were seen of late."""
+        last = self._curve.padded(rows + TRIED_ROWS)
+        return any(
+            cell.beside is beside and rows < cell.rows <= last and count >= PROBES
+            for cell, (_, count, _) in self._seen.items()
+        )
+
     def _believed(self, rows: int, *, beside: bool) -> tuple[_Cell, float]:
         cell = _Cell(beside, self._curve.padded(rows))
         return cell, self._shares[beside] * self._curve.pass_ms(cell.rows)
 
 
-TRIED_ROWS = 2
-"""Candidates that a pass of a trial verifies at least: else what they cost is never seen."""
 WAITS = 4
 """Turns whose mean says how long the target waits for a pass of the draft."""
 
@@ -256,7 +269,10 @@ class Measured:
         )
         chances, ms = [-chance for chance, _, _ in worth], self._costs.ms
         best = self._curve.best_rows(chances, len(found), lambda rows: ms(rows, beside=beside))
-        if self._kinds[plan.kind].tries:
+        if self._kinds[plan.kind].tries or (
+            sum(chances[:TRIED_ROWS]) >= PROBE_GAIN
+            and not self._costs.knows_more_than(len(found), beside=beside)
+        ):
             best = max(best, TRIED_ROWS)
         if plan.most_rows is not None:
             best = min(best, max(0, plan.most_rows - len(found)))
@@ -310,8 +326,10 @@ class Measured:
         in_turns = works and session.takes_turns and way is Way.TURNS
         beside = works and not (session.is_remote or in_turns)
         ngram_tokens = self._ngram_tokens if drafts else min(self._ngram_tokens, 1) * rows
-        one, four = (self._costs.ms(each * sharing, beside=beside) for each in (1, 4))
-        least = max(LEAST_CHANCE, (four / one - 1) / 3)  # what each of three more rows costs
+        least = PROBE_GAIN / TRIED_ROWS
+        if self._costs.knows_more_than(sharing, beside=beside):
+            one, four = (self._costs.ms(each * sharing, beside=beside) for each in (1, 4))
+            least = max(LEAST_CHANCE, (four / one - 1) / 3)  # what each of three more rows costs
         share = Share(drafts, rows, ngram_tokens, session.is_remote, least)
         if not in_turns:
             return share
