@@ -147,9 +147,9 @@ OUTLIER = 2.0
 TRIED_ROWS = 2
 """Candidates that a pass verifies at least while it is a trial, or while it is not known what more
 rows cost: else this is never seen."""
-PROBES, PROBE_GAIN = 3, 0.5
-"""Passes by which a cell is known, as one may be interrupted; and the tokens that such a pass is
-expected to gain, which make up for its rows if these cost half a pass."""
+PROBES, NEAR_ROWS, PROBE_GAIN = 3, 8, 0.5
+"""Passes by which the cost of more rows is known, as one may be interrupted; rows that they have
+more at most; and the tokens that such a pass is expected to gain: they pay for half a pass."""
 
 
 class _Cell(NamedTuple):
@@ -191,12 +191,13 @@ class PassCosts:
         return ms
 
     def knows_more_than(self, rows: int, *, beside: bool) -> bool:
-        """Whether passes with some more rows were seen of late."""
-        last = self._curve.padded(rows + TRIED_ROWS)
-        return any(
-            cell.beside is beside and rows < cell.rows <= last and count >= PROBES
+        """Whether enough passes with some more rows were seen of late."""
+        seen = (
+            count
             for cell, (_, count, _) in self._seen.items()
+            if cell.beside is beside and rows < cell.rows <= rows + NEAR_ROWS
         )
+        return sum(seen) >= PROBES
 
     def _believed(self, rows: int, *, beside: bool) -> tuple[_Cell, float]:
         cell = _Cell(beside, self._curve.padded(rows))
