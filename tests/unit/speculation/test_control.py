@@ -43,7 +43,7 @@ def test_text_when_the_clock_is_simulated_is_that_of_decoding_alone() -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"drafter": "ngram"}])
-def test_rows_that_load_believed_too_dear_are_seen_to_be_cheap(changes: dict[str, str]) -> None:
+def test_rows_that_load_believed_too_dear_are_seen_to_be_cheap(changes: dict[str, Any]) -> None:
     """Also where nothing but n-grams proposes, and where a request names its pacing."""
     decoding = "auto" if changes else "card"
     taken = []
