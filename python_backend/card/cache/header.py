@@ -143,6 +143,11 @@ class Header:
         expected = self.header["key_digest"].tobytes()
         return secrets.compare_digest(digest_of(key), expected)
 
+    @property
+    def token(self) -> str:
+        """Known to processes that have the pool open, and to no client."""
+        return str(self.header["key_digest"].tobytes().hex())
+
     # --- heartbeats ---------------------------------------------------------------------------
 
     def beat(self, process: str, state: EngineState | None = None) -> None:

@@ -19,7 +19,7 @@ class FoundPool:
         self._server_pid = server_pid
         self._geometry = geometry
         self._pool: Pool | None = None
-        self._abandoning = Lock()
+        self._lock = Lock()
 
     @classmethod
     def of_this_server(cls, settings: Settings) -> FoundPool:
@@ -36,10 +36,16 @@ class FoundPool:
 
     def abandon(self, place: int, session_id: int) -> None:
         """Mark the request at `place` as abandoned, for `card`; callable from any thread."""
-        with self._abandoning:
+        with self._lock:
             pool = self.get()
             if pool is not None and 0 <= place < pool.geometry.places:
                 pool.abandoned[place] = session_id
+
+    def token(self) -> str | None:
+        """The pool's token; None while there is no pool. Callable from any thread."""
+        with self._lock:
+            pool = self.get()
+            return None if pool is None else pool.token
 
     def close(self) -> None:
         if self._pool is not None:

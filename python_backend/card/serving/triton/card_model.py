@@ -32,7 +32,13 @@ from card.serving.requests.trace import Trace
 from card.serving.requests.vocabulary import Vocabulary
 from card.serving.requests.wire import PROMPT_IDS, Bounds, GenerateRequest, parse
 from card.serving.triton.attach import DEADLINE, KEY, Attacher, Losses, is_dead
-from card.serving.triton.triton_request import TritonClient, checked_arrays, deadline_ns, request_id
+from card.serving.triton.triton_request import (
+    TritonClient,
+    came_through_bls,
+    checked_arrays,
+    deadline_ns,
+    request_id,
+)
 from card.settings import load_settings
 from card.text import Detokenizer
 
@@ -99,6 +105,7 @@ class CardModel:
         try:
             self._notices.check_draining()
             deadline = deadline_ns(request)
+            client.through_bls = came_through_bls(request, self._pool.token)
             arrays = checked_arrays(request, GenerateRequest, self._bounds.limits)
             parsed = parse(GenerateRequest, arrays, self._bounds, required=PROMPT_IDS)
             prompt = parsed.text_input

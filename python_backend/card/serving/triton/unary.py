@@ -38,7 +38,7 @@ from card.serving.requests.unary import (
 )
 from card.serving.requests.vocabulary import Vocabulary, vocabulary_size
 from card.serving.requests.wire import Bounds, check_shapes, parse
-from card.serving.triton.triton_request import deadline_ns, refused, request_id, response
+from card.serving.triton.triton_request import TOKEN, deadline_ns, refused, request_id, response
 from card.settings import load_settings
 
 log = logging.getLogger(__name__)
@@ -129,12 +129,14 @@ class UnaryModel:
     ) -> Iterator[Delta]:
         """The deltas of `card`. When the client left, this marks the request as abandoned, and
         `card` then ends it."""
+        token = self._pool.token()
         asked = pb_utils.InferenceRequest(
             model_name="card",
             request_id=request_id(request),
             requested_output_names=[TEXT, NUMBERS, LOG_PROBABILITIES],
             inputs=[pb_utils.Tensor(name, array) for name, array in arrays.items()],
             timeout=0 if deadline is None else max(1, (deadline - time.monotonic_ns()) // 1000),
+            parameters={} if token is None else {TOKEN: token},
         )
         for piece in asked.exec(decoupled=True):
             if piece.has_error():
