@@ -1,6 +1,7 @@
 """What answers take, for each answer and for `GET /metrics`.
 
-The names of the metrics are those of vLLM, for which dashboards exist. The server has its own.
+The metrics have vLLM's names, for which dashboards exist. The server counts speculation
+(`replica`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from itertools import zip_longest
 from typing import Any, Literal
 
 from prometheus_client import (
@@ -60,17 +60,10 @@ class Usage:
         return self.total("completion_tokens")
 
     def total(
-        self,
-        name: Literal["completion_tokens", "steps", "drafts", "drafted", "accepted", "foreign"],
+        self, name: Literal["completion_tokens", "steps", "drafted", "accepted", "foreign"]
     ) -> int:
-        """Of all texts, a count of `Piece`."""
+        """The sum of a count of `Piece` over all texts."""
         return sum(getattr(last, name) for last in self._last.values())
-
-    @property
-    def accepted_at(self) -> list[int]:
-        """Accepted candidates by place: the first of all passes, the second ones, and so on."""
-        histograms = (last.accepted_at for last in self._last.values())
-        return [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
 
     def as_json(self) -> dict[str, Any]:
         """OpenAI's object, and in `speculation` what it has no name for; without either where the
@@ -104,7 +97,6 @@ OTHER = "other"
 """The label of everything that is not in the closed set of a label: clients invent names."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 _REASONS = frozenset({"stop", "length", "guide_failed"})
-_MOST_PLACES = 64
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
@@ -114,7 +106,6 @@ class Figures:
 
     def __init__(self, model: str) -> None:
         self._registry = CollectorRegistry()
-        self._speculation = CollectorRegistry()
         self._model = model
         self._running = self._gauge("vllm:num_requests_running", "Requests being answered.")
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts.")
@@ -135,23 +126,6 @@ class Figures:
         self._whole = self._histogram(
             "vllm:e2e_request_latency_seconds", "From a request to the end of its answer."
         )
-        self._drafts = self._counter(
-            "vllm:spec_decode_num_drafts",
-            "Target passes that verified candidates.",
-            self._speculation,
-        )
-        self._drafted = self._counter(
-            "vllm:spec_decode_num_draft_tokens", "Candidates verified.", self._speculation
-        )
-        self._accepted = self._counter(
-            "vllm:spec_decode_num_accepted_tokens", "Candidates accepted.", self._speculation
-        )
-        self._accepted_at = Counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Candidates accepted, by their place behind the text.",
-            ["model_name", "position"],
-            registry=self._speculation,
-        )
         self._finished = Counter(
             "vllm:request_success",
             "Texts that were answered to their end, by why they ended.",
@@ -165,16 +139,10 @@ class Figures:
             registry=self._registry,
         )
 
-    def exposition(self, replica: Iterable[Metric] | None = None) -> bytes:
-        """All of it in Prometheus's text format.
-
-        The figures of `replica` take the place of what this gateway counts of speculation: the
-        server counts every request, also those that were broken off.
-        """
-        of_replica = self._speculation
-        if replica is not None:
-            of_replica = CollectorRegistry()
-            of_replica.register(_Collected(replica))
+    def exposition(self, replica: Iterable[Metric]) -> bytes:
+        """The metrics of this gateway and those of `replica` in Prometheus's text format."""
+        of_replica = CollectorRegistry()
+        of_replica.register(_Collected(replica))
         return generate_latest(self._registry) + generate_latest(of_replica)
 
     def answered(self, method: str, route: str, status: int) -> None:
@@ -217,15 +185,9 @@ class Figures:
         self._prefix_queries.inc(usage.prompt_tokens)
         self._prefix_hits.inc(usage.cached_tokens)
         self._generation_tokens.inc(usage.completion_tokens)
-        self._drafts.inc(usage.total("drafts"))
-        self._drafted.inc(usage.total("drafted"))
-        self._accepted.inc(usage.total("accepted"))
-        for place, count in enumerate(usage.accepted_at[:_MOST_PLACES]):
-            self._accepted_at.labels(self._model, str(place)).inc(count)
 
-    def _counter(self, name: str, text: str, registry: CollectorRegistry | None = None) -> Counter:
-        family = Counter(name, text, ["model_name"], registry=registry or self._registry)
-        return family.labels(self._model)
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ["model_name"], registry=self._registry).labels(self._model)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, ["model_name"], registry=self._registry).labels(self._model)

@@ -38,12 +38,9 @@ class ScoredToken:
 def read_details(text: str | None) -> dict[str, Any]:
     """What the output `details` of one response tells, as fields of `Piece`."""
     told = json.loads(text or "{}")
-    speculation = told.get("speculation", {})
     return {
         "prompt": tuple(map(ScoredToken.of, told.get("prompt", ()))),
         "tokens": tuple(map(ScoredToken.of, told.get("tokens", ()))),
-        "drafts": speculation.get("drafts", 0),
-        "accepted_at": tuple(speculation.get("accepted_at", ())),
         "cached_tokens": told.get("cached_tokens", 0),
         "trace": tuple(told.get("trace", ())),
     }
@@ -69,10 +66,7 @@ class Piece:
     tokens         those of this piece; empty unless log-probabilities are asked for
     parts          text and calls that are certain now; empty unless functions may be called
     trace          events of speculation; empty unless asked for
-    drafts         target passes that verified candidates; this and what follows is known behind the
-                   text's end
-    accepted_at    candidates accepted by their place behind the text
-    cached_tokens  prompt tokens with reused KV
+    cached_tokens  prompt tokens with reused KV; known at the text's end
     """
 
     text: str = ""
@@ -87,8 +81,6 @@ class Piece:
     prompt: tuple[ScoredToken, ...] = ()
     tokens: tuple[ScoredToken, ...] = ()
     trace: tuple[dict[str, Any], ...] = ()
-    drafts: int = 0
-    accepted_at: tuple[int, ...] = ()
     cached_tokens: int = 0
     parts: tuple[Part, ...] = ()
 

@@ -87,8 +87,8 @@ class Operations:
         return self._context_tokens
 
     async def metrics(self, request: Request) -> Response:
-        replica = await self._replica.metrics() if self._replica.is_told else None
-        return Response(self._figures.exposition(replica), media_type=CONTENT_TYPE_LATEST)
+        page = self._figures.exposition(await self._replica.metrics())
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     async def version(self, request: Request) -> dict[str, str]:
         return {"version": metadata.version("card-gateway")}

@@ -68,12 +68,11 @@ class _Figures:
 class Replica:
     """The server that one gateway stands in front of.
 
-    url    of the server's metrics; None: the gateway stands in front of several, or is not told
+    url    of the server's metrics; None: it is not known, and no figures are told
     model  the name under which clients know the model
     """
 
     def __init__(self, url: str | None, model: str) -> None:
-        self.is_told = url is not None
         self._url = url
         self._model = model
         self._asking = asyncio.Lock()
