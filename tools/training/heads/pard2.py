@@ -2,7 +2,7 @@
 
 A projection of the states is added to each token's embedding. It is zero at first, so training
 begins with the draft as it is. Windows lose their states at random, and chains begin behind a
-random number of tokens whose states are late: such tokens and the masks behind them repeat the last
+random number of tokens with late states: such tokens and the masks behind them repeat the last
 known states, as they do while the draft serves.
 """
 
@@ -41,7 +41,7 @@ out: that token's states hold what attention needs, and no meaning."""
 class Pard2Recipe(HeadRecipe):
     """
     anchors          chains of masks behind a window
-    late             share of windows whose chains lack the newest states
+    late             share of windows in which chains lack the newest states
     most_late        tokens without states, at most
     without          share of windows without states
     text_rows        rows of a window that predict its next tokens
