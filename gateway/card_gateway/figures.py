@@ -1,4 +1,4 @@
-"""What answers take, for each answer and for `GET /metrics`.
+"""Counts of one answer, and the metrics of all answers for `GET /metrics`.
 
 The metrics have vLLM's names, for which dashboards exist. The server counts speculation
 (`replica`).
@@ -27,9 +27,9 @@ from card_gateway.generation import Piece
 
 
 class Usage:
-    """Of all texts of one answer so far.
+    """The counts of all texts of one answer so far.
 
-    per_prompt  texts that are generated for each prompt, which counts once
+    per_prompt  texts that are generated for each prompt; the prompt counts once
     """
 
     def __init__(self, per_prompt: int = 1) -> None:
@@ -37,7 +37,7 @@ class Usage:
         self._last: dict[int, Piece] = {}
 
     def note(self, piece: Piece) -> None:
-        """Counts of a piece are totals of its text so far."""
+        """Take the counts of a piece: totals of its text so far."""
         self._last[piece.index] = piece
 
     @property
@@ -51,7 +51,7 @@ class Usage:
 
     @property
     def _by_prompt(self) -> dict[int, Piece]:
-        """Of each prompt the piece of its first text: for the others its KV was kept."""
+        """The last piece of the first text of each prompt. Other texts reuse the prompt's KV."""
         latest = sorted(self._last.items(), reverse=True)
         return {index // self._per_prompt: last for index, last in latest}
 
@@ -66,8 +66,8 @@ class Usage:
         return sum(getattr(last, name) for last in self._last.values())
 
     def as_json(self) -> dict[str, Any]:
-        """OpenAI's object, and in `speculation` what it has no name for; without either where the
-        server does not tell."""
+        """OpenAI's `usage`, with `speculation` for what OpenAI has no name. Without steps of the
+        server there are no details."""
         found: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -90,11 +90,11 @@ class Usage:
         return found
 
 
-# Each counter would have the time of its making beside it.
+# Otherwise each counter has a series with the time at which it was made.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 OTHER = "other"
-"""The label of everything that is not in the closed set of a label: clients invent names."""
+"""Stands for every value outside the closed set of a label, because clients invent names."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 _REASONS = frozenset({"stop", "length", "guide_failed"})
 
@@ -102,7 +102,7 @@ _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 6
 
 
 class Figures:
-    """The metrics of one gateway, all labelled with the name of its model."""
+    """The metrics of one gateway. Each has the name of the gateway's model as a label."""
 
     def __init__(self, model: str) -> None:
         self._registry = CollectorRegistry()
@@ -113,7 +113,7 @@ class Figures:
             "vllm:prefix_cache_queries", "Tokens of prompts that might have been kept."
         )
         self._prefix_hits = self._counter(
-            "vllm:prefix_cache_hits", "Those of them that the server had kept and did not read."
+            "vllm:prefix_cache_hits", "Tokens of prompts that the server had kept and did not read."
         )
         self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
         self._first = self._histogram(
@@ -141,19 +141,17 @@ class Figures:
 
     def exposition(self, replica: Iterable[Metric]) -> bytes:
         """The metrics of this gateway and those of `replica` in Prometheus's text format."""
-        of_replica = CollectorRegistry()
-        of_replica.register(_Collected(replica))
-        return generate_latest(self._registry) + generate_latest(of_replica)
+        return generate_latest(self._registry) + generate_latest(_Collected(replica))
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """One HTTP request; `route` is one of the application's."""
+        """Count one HTTP request; `route` is the pattern of a route."""
         method = method if method in _METHODS else OTHER
         self._answers.labels(method, route, str(status)).inc()
 
     async def counted(
         self, pieces: AsyncGenerator[Piece, None], usage: Usage
     ) -> AsyncGenerator[Piece, None]:
-        """The pieces as they come, counted; `usage` notes them too. It closes them."""
+        """Pass the pieces on, count them and note them in `usage`. Closes `pieces`."""
         began = time.monotonic()
         first: dict[int, float] = {}
         self._running.inc()
@@ -180,7 +178,7 @@ class Figures:
             self._per_token.observe(seconds / (last.completion_tokens - 1))
 
     def _add(self, usage: Usage) -> None:
-        """Count what one answer took, even if it was cut off."""
+        """Count the tokens of one answer, also of one that was cut off."""
         self._prompt_tokens.inc(usage.prompt_tokens)
         self._prefix_queries.inc(usage.prompt_tokens)
         self._prefix_hits.inc(usage.cached_tokens)
@@ -208,7 +206,7 @@ class _Collected(Collector):
 
 
 class CountAnswers:
-    """Counts every HTTP request by the route that it met and the status that it got."""
+    """Counts every HTTP request by its route and the status of its answer."""
 
     def __init__(self, app: ASGIApp, figures: Figures) -> None:
         self._app = app
@@ -224,5 +222,5 @@ class CountAnswers:
 
 
 def _route_of(scope: Scope) -> str:
-    """The route's pattern; paths that have none are many."""
+    """The route's pattern. Paths without a route share one name, because there are many."""
     return getattr(scope.get("route"), "path", OTHER)
