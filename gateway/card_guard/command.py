@@ -86,7 +86,7 @@ def guard(
 
 
 def _listen(host: str, port: int) -> str:
-    """As gRPC writes it: an IPv6 address in brackets."""
+    """Host and port in gRPC's form: an IPv6 address stands in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 

@@ -141,7 +141,7 @@ def context_of(layers: nn.ModuleList, features: Tensor, turn: Turn) -> Tensor:
 
 
 class BlockModel(nn.Module):
-    """A head, without its embedding, all of whose layers see the target's states before a block.
+    """A head without its embedding. All its layers see the target's states before a block.
 
     tapped  numbers of the target's states of one token
     ids     numbers that a row gives: of the ids that the head ranks
