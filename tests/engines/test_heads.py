@@ -20,6 +20,7 @@ from card.engines import EngineError, Ranking, SequenceTokens
 from card.engines.architecture import architecture_of
 from card.speculation.drafters.heads.base import StatesEngine
 from card.speculation.drafters.heads.block_engine import BlockEngine
+from card.speculation.drafters.heads.blocks import HeadShape
 from card.speculation.drafters.heads.dspark import DSpark
 from card.speculation.drafters.heads.engine import HeadEngine
 from card.speculation.drafters.heads.formats import head_of
@@ -190,7 +191,7 @@ def test_head_of_z_lab_is_read_with_taps_one_higher_and_the_targets_output(tmp_p
     a = architecture_of(shape, tmp_path)
     config = head_of(shape | z_lab)
     assert config is not None
-    head = DSpark(config, a, taps=2, tapped=2 * hidden, ids=vocabulary, biases=(False, False))
+    head = DSpark(config, a, HeadShape(2, 2 * hidden, vocabulary))
     tensors = {name: it for name, it in head.state_dict().items() if name != "lm_head.weight"}
     output = {"lm_head.weight": model.get_output_embeddings().weight.detach()}
     found = []
