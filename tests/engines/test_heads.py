@@ -141,7 +141,7 @@ def test_block_is_that_of_speculators_when_states_are_known(
         assert_as_expected(block_of(engine, expected, known), expected["logits"])
 
 
-def test_block_begins_with_the_tokens_whose_states_are_late_or_not_finite(target: Path) -> None:
+def test_block_when_states_are_late_or_not_finite_begins_with_their_tokens(target: Path) -> None:
     expected = load_file(HEADS / "dflash/expected.safetensors")
     engine = load_head(HEADS / "dflash", target, OPTIONS)
     assert isinstance(engine, BlockEngine)

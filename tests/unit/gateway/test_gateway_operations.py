@@ -129,7 +129,7 @@ def test_text_becomes_tokens_and_text_again(guarded: RunningGateway) -> None:
     assert listed["data"][0]["max_model_len"] == 2304
 
 
-def test_a_harness_is_told_special_tokens_and_the_template(tmp_path: Path) -> None:
+def test_tokenizer_info_when_asked_gives_special_tokens_and_the_template(tmp_path: Path) -> None:
     source = "{{ eos_token }}"
     with running_gateway(tokenizer=directory(tmp_path, chat_template=source)) as gateway:
         told = json.loads(gateway.ask("/tokenizer_info")[2])
@@ -159,7 +159,7 @@ def test_a_browser_gets_the_page_without_a_key_and_no_text_without_one() -> None
 
 
 @pytest.mark.parametrize("body", [PROMPT, CHAT])
-def test_a_stream_that_asks_is_told_what_speculation_did(body: dict[str, Any]) -> None:
+def test_stream_when_a_trace_is_asked_for_has_events_of_speculation(body: dict[str, Any]) -> None:
     """Each token's text once, where the event is that names it first."""
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     with running_gateway(tokenizer=TARGET) as gateway:
