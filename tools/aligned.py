@@ -25,7 +25,7 @@ _SMALLEST, _LARGEST, _MOST_TRIALS = 1e-4, 1.0, 24
 _HEAD_GAIN = 3.0
 """Standard deviation of the logits: about that of trained models."""
 _CONTRIBUTING = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
-"""What a layer adds to the hidden state goes through these."""
+"""Matrices that make what a layer adds to the hidden state."""
 
 
 class AlignmentError(RuntimeError):
@@ -52,7 +52,7 @@ class PairShape:
     rope_theta: float
 
     def config(self, layers: int) -> LlamaConfig:
-        """Of a model of so many layers."""
+        """The configuration of a model of so many layers."""
         return LlamaConfig(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
@@ -88,7 +88,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class Alignment:
-    """What was reached. `held_out`: the agreement on texts that the search did not see."""
+    """The agreement. `held_out` is that of texts that the search did not see."""
 
     asked: float
     agreement: float

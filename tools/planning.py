@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import heapq
 import json
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import typer
 from rich import box
@@ -29,6 +28,7 @@ from rich.table import Table
 
 from card.engines.interface import pass_cost_ms
 from card.speculation.control.interface import CONTENTION
+from refusal import refuse
 
 AGREEMENTS = (0.6, 0.75, 0.9)
 RANK_EXPONENT = 0.41
@@ -45,7 +45,7 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True)
 class Pair:
-    """What passes of two models cost.
+    """The costs of passes of two models.
 
     target_ms, draft_ms  milliseconds of a pass by its rows
     alone_share          share of its time that a pass of one row takes while the draft is idle
@@ -306,7 +306,7 @@ def plan(
                 table.add_row(*_cells(share, estimate, found[0]))
             table.add_section()
     except PlanError as error:
-        _refuse(str(error))
+        refuse(error)
     Console().print(table)
 
 
@@ -339,11 +339,6 @@ def _cells(agreement: float, estimate: Estimate, alone: Estimate) -> list[str]:
     counts = estimate.levels, estimate.rows
     names = f"{agreement:.3g}", estimate.pacing, estimate.shape
     return [*names, *map(str, counts), *(f"{figure:.2f}" for figure in figures)]
-
-
-def _refuse(reason: str) -> NoReturn:
-    print(f"error: {reason}", file=sys.stderr)
-    raise typer.Exit(2)
 
 
 if __name__ == "__main__":

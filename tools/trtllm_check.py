@@ -18,7 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich import box
@@ -38,8 +38,9 @@ from loading.service import running_service
 from loading.supervised import ProcessEndedError, last_words
 from model_files import ModelFilesError, model_files_of
 from model_files.end_ids import end_ids
+from refusal import refuse
 
-FAILED, REFUSED = 1, 2
+FAILED = 1
 PLAIN, DRAFT_TARGET = "TensorRT-LLM, plain", "TensorRT-LLM, draft-target"
 SERVED = {"autoregressive": "CARD's service, autoregressive", "card": "CARD's service, card"}
 _PROMPTS = REPOSITORY_ROOT / "benchmarks/prompts.jsonl"
@@ -76,15 +77,15 @@ def check(
         version = installed_version()
         values = load_settings(settings)
         if (engine := values.engine_of(values.target)) != "tensorrt_llm":
-            _refuse(f"{settings}: target.engine must be tensorrt_llm (got {engine})")
+            refuse(f"{settings}: target.engine must be tensorrt_llm (got {engine})")
         tokenizer = model_files_of(values.target.path).tokenizer()
     except (EngineError, ModelFilesError, SettingsError) as error:
-        _refuse(str(error))
+        refuse(error)
     most = min(values.limits.prompt_tokens, values.limits.context_tokens - max_tokens)
     found = [prompt for prompt in read_prompts(_PROMPTS, tokenizer) if len(prompt.tokens) <= most]
     prompts = found[:limit]
     if not prompts or max_tokens > values.limits.max_tokens:
-        _refuse(
+        refuse(
             f"{settings}: its limits allow no prompt with {max_tokens} new tokens; raise "
             "limits.max_tokens and limits.context_tokens, or give less --max-tokens"
         )
@@ -102,11 +103,6 @@ def check(
     wrong = _wrong(answers)
     console.print(f"FAIL: {'; '.join(wrong)}" if wrong else "PASS: all texts are the engine's own")
     raise typer.Exit(FAILED if wrong else 0)
-
-
-def _refuse(why: str) -> NoReturn:
-    typer.echo(f"trtllm_check: {why}", err=True)
-    raise typer.Exit(REFUSED)
 
 
 # --- the engine alone, in a process of its own ----------------------------------------------------
@@ -195,7 +191,7 @@ async def _ask(url: str, prompts: Sequence[Prompt], decoding: str, max_tokens: i
 
 
 def _wrong(answers: dict[str, list[Answer]]) -> list[str]:
-    """What wrote another text or, but for draft-target, did not run; empty if all is right."""
+    """Systems with another text, or that did not run (draft-target may). Empty: all is right."""
     card = SERVED["card"]
     wrong = [
         f"{system} did not run" for system in (PLAIN, *SERVED.values()) if system not in answers

@@ -30,7 +30,7 @@ def conditions_of(
     tasks: Sequence[Task],
     measured: Sequence[Task],
 ) -> dict[str, Any]:
-    """Of a run that has ended, begun by the command that this process is.
+    """The conditions of a run that has ended. This process is its command.
 
     load_before  one-minute load average before the benchmark began to work
     tasks        that would have been written with time enough; `measured`: those that were
@@ -84,7 +84,7 @@ def _inside(content: Any) -> Any:
 
 
 def _software() -> str:
-    """What computed, with versions; CARD's is the commit, "-dirty" if files differ from it."""
+    """Versions of the software. CARD's is the commit, with "-dirty" if files differ from it."""
     versions = [f"{name} {metadata.version(name)}" for name in ("openvino", "torch")]
     command = ["git", "-C", str(REPOSITORY_ROOT), "describe", "--always", "--dirty"]
     commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

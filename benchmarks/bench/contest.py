@@ -18,28 +18,27 @@ import typer
 from rich.console import Console
 from tokenizers import Tokenizer
 
+from bench.chats import read_chats
 from bench.conditions import conditions_of
 from bench.figures import Question, ratios, summarise
 from bench.in_process import InProcess, Loops
 from bench.measurement import Measurement, Task
-from bench.prompts import Prompt, check_room, read_prompts
+from bench.prompts import Prompt, check_room
 from bench.report import Report
 from bench.runner import Contender, Runner, clock_of, fastest_settings, of_phase
 from bench.served import Device, device, serving
 from bench.systems import System
-from bench.terminal import DIFFER, RESULTS, TEMPERATURES, Extent, said_in_one_line
+from bench.terminal import DIFFER, TEMPERATURES, Extent, results_file, said_in_one_line
 from card.cores import usable_cores
-from card.serving.requests.vocabulary import Vocabulary
 from card.settings import Settings, load_settings
 from card.speculation.pacing import PACINGS
-from card_gateway.template import read_model
 from model_files.opening import is_gguf
 from training.cutting import cut
 
 
 @dataclass(frozen=True)
 class Contest:
-    """What contenders are made from.
+    """The models and texts of a run, from which contenders are made.
 
     stack    ends what contenders run on
     skipped  gets a line for each contender that cannot take part
@@ -85,8 +84,8 @@ class Contest:
             skipped=self.skipped,
         )
         console.print(report.markdown(), highlight=False, markup=False, soft_wrap=True)
-        moment = report.conditions["date"].replace(":", "").split("+")[0]
-        for path in report.store(extent.json_file or RESULTS / f"{moment}-{self.title}.json"):
+        file = extent.json_file or results_file(report.conditions["date"], self.title)
+        for path in report.store(file):
             console.print(str(path), highlight=False, soft_wrap=True)
         for c in (*pilot, *done):
             if c.contender.where != "peer" and c.contender.lossless and not c.equal:
@@ -112,11 +111,9 @@ def contest(title: str, extent: Extent) -> Iterator[Contest]:
 
 
 def read_tasks(settings: Settings, extent: Extent) -> tuple[Tokenizer, list[Task]]:
-    """The target's tokenizer, and all texts to write. Raises `PromptsError` and what reading the
-    model's files raises."""
-    tokenizer = Vocabulary.load(settings.target.path).tokenizer
-    template, _ = read_model(settings.target.path)
-    prompts = read_prompts(extent.prompts, tokenizer, extent.limit, template.render)
+    """The target's tokenizer, and all texts to write. Raises `ChatTemplateError` and
+    `PromptsError`."""
+    tokenizer, prompts = read_chats(settings.target.path, extent.prompts, extent.limit)
     check_room(prompts, extent.max_tokens, settings.limits)
     return tokenizer, tasks_of(prompts, extent.temperatures or TEMPERATURES, extent.max_tokens)
 
@@ -151,8 +148,8 @@ def line_up_in_process(
 ) -> list[Contender]:
     """Each system as its pacing runs best; `stack` ends what they run on.
 
-    A system whose pacing adapts has a pool, a draft's process and a controller of its own, so the
-    texts of no other system teach its controller. The others share them, where settings are equal.
+    A system with a pacing that adapts has its own pool, draft process and controller, so no other
+    system teaches its controller. Other systems share them where their settings are equal.
     """
     open_loops: list[tuple[tuple[bool, Mapping[str, Any]], Loops]] = []
 

@@ -1,4 +1,4 @@
-"""From completions to rows, one per system, place and temperature, and to ratios with intervals.
+"""Makes rows of completions, one per system, place and temperature, and ratios with intervals.
 
 `benchmarks/README.md` says what each figure means.
 """
@@ -71,7 +71,7 @@ def _row(contender: Contender, temperature: float, done: Sequence[Completion]) -
 
 
 def _speculation(total: Mapping[str, int], generated: int, seconds: float) -> Row:
-    """What candidates brought, over all texts together."""
+    """The figures of candidates, over all texts together."""
     steps, passes = total["steps"], total["draft_passes"]
     row: Row = {
         "tokens_per_step": generated / steps,

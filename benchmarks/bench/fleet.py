@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import typer
 
+from bench.chats import read_chats
 from bench.conditions import where_and_when
-from bench.prompts import read_prompts
+from bench.report import store, table
 from bench.terminal import PROMPTS, JsonFile, PromptsFile
-from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
 from fleet.conversation import Message, Turn, ask
 from fleet.running import LOOK_S, PORTS, Fleet, Router, fleet_of, running
@@ -27,24 +26,24 @@ from loading.supervised import reserved_ports
 
 POLICIES = ("cache_aware", "round_robin")
 QUESTIONS = PROMPTS.with_name("questions.jsonl")
+REPLICAS, TURNS = 2, 6
+"""Replicas of the fleet, and turns of a conversation."""
 OPENING_TEXTS = 6
 """Prompts in the first turn of a conversation; each later turn has one. A fifth turn then has a
 history of more than 1,000 tokens."""
 COLD_TURN = 5
 
 
-@dataclass
+@dataclass(frozen=True)
 class Conversation:
     """cold  the turn `COLD_TURN` again, under another opening, so that nothing of it is kept"""
 
-    turns: list[Turn] = field(default_factory=list)
-    cold: Turn | None = None
+    turns: list[Turn]
+    cold: Turn
 
 
 def fleet(
-    replicas: Annotated[int, typer.Option(min=2, max=16, help="Replicas.")] = 2,
     conversations: Annotated[int, typer.Option(min=1, help="Conversations of each policy.")] = 8,
-    turns: Annotated[int, typer.Option(min=1, help="Turns of a conversation.")] = 6,
     at_once: Annotated[int, typer.Option(min=1, help="Conversations at a time.")] = 2,
     max_tokens: Annotated[int, typer.Option(min=1, help="New tokens of a turn.")] = 128,
     first_port: Annotated[int, typer.Option(help="First port of the replicas.")] = 9100,
@@ -53,35 +52,30 @@ def fleet(
 ) -> None:
     """Measure conversations over several replicas: cache_aware against round_robin."""
     load = os.getloadavg()[0]
-    tokenizer = Vocabulary.load(load_settings().target.path).tokenizer
-    texts = [prompt.text for prompt in read_prompts(prompts, tokenizer)]
+    _, read = read_chats(load_settings().target.path, prompts)
+    texts = [prompt.text for prompt in read]
     with tempfile.TemporaryDirectory() as name, reserved_ports(3) as ports:
-        logs, of_replicas = Path(name), range(first_port, first_port + len(PORTS) * replicas + 1)
-        made = fleet_of(replicas, ports[0], of_replicas, logs, POLICIES[0])
+        logs, of_replicas = Path(name), range(first_port, first_port + len(PORTS) * REPLICAS + 1)
+        made = fleet_of(REPLICAS, ports[0], of_replicas, logs, POLICIES[0])
         urls, log = made.router.replicas, logs / "other-router.log"
         other = Router(urls, ports[1], ports[2], log, POLICIES[1])
         with running(made), running(Fleet([], other)):
             while not all(replica.is_settled() for replica in made.replicas):
                 time.sleep(LOOK_S)
             routers = made.router, other
-            found = _contest(routers, texts, conversations, turns, at_once, max_tokens)
+            found = _contest(routers, texts, conversations, at_once, max_tokens)
     told = {policy: _figures(result, seconds) for policy, (result, seconds) in found.items()}
-    print(_table(told, turns))
+    shown = _table(told)
+    print(shown)
     if json_file is not None:
-        written = {
-            **where_and_when(load),
-            "max_tokens": max_tokens,
-            "at_once": at_once,
-            "policies": told,
-        }
-        json_file.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+        asked = {"max_tokens": max_tokens, "at_once": at_once}
+        store(json_file, {**where_and_when(load), **asked, "policies": told}, f"{shown}\n")
 
 
 def _contest(
     routers: Sequence[Router],
     texts: Sequence[str],
     conversations: int,
-    turns: int,
     at_once: int,
     max_tokens: int,
 ) -> dict[str, tuple[list[Conversation], float]]:
@@ -97,20 +91,17 @@ def _contest(
             began = time.monotonic()
             with ThreadPoolExecutor(at_once) as pool:
                 done = [
-                    pool.submit(_converse, router, number, texts, turns, max_tokens)
-                    for number in numbers
+                    pool.submit(_converse, router, number, texts, max_tokens) for number in numbers
                 ]
                 before += [one.result() for one in done]
             found[router.policy] = before, spent_s + time.monotonic() - began
     return found
 
 
-def _converse(
-    router: Router, number: int, texts: Sequence[str], turns: int, max_tokens: int
-) -> Conversation:
+def _converse(router: Router, number: int, texts: Sequence[str], max_tokens: int) -> Conversation:
     """One conversation; its first words are its own, so that no policy finds what another left."""
     messages: list[Message] = []
-    told = Conversation()
+    turns: list[Turn] = []
 
     def answered(chat: Sequence[Message], tokens: int) -> Turn:
         turn = ask(router.url, chat, tokens)
@@ -118,19 +109,18 @@ def _converse(
             raise RuntimeError(f"a turn was not answered: {turn.problem}")
         return turn
 
-    for place in range(turns):
-        first = number * (turns + OPENING_TEXTS) + place + (OPENING_TEXTS if place else 0)
+    for place in range(TURNS):
+        first = number * (TURNS + OPENING_TEXTS) + place + (OPENING_TEXTS if place else 0)
         count = 1 if place else OPENING_TEXTS
         text = "\n\n".join(texts[at % len(texts)] for at in range(first, first + count))
         opening = f"Conversation {number} by {router.policy}. " if not place else ""
         messages.append({"role": "user", "content": f"{opening}{text}"})
-        turn = answered(messages, max_tokens)
-        told.turns.append(turn)
+        turns.append(answered(messages, max_tokens))
         if place + 1 == COLD_TURN:
             begins = {"role": "user", "content": f"Cold. {messages[0]['content']}"}
-            told.cold = answered([begins, *messages[1:]], 1)
-        messages.append({"role": "assistant", "content": turn.text})
-    return told
+            cold = answered([begins, *messages[1:]], 1)
+        messages.append({"role": "assistant", "content": turns[-1].text})
+    return Conversation(turns, cold)
 
 
 def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str, Any]:
@@ -139,7 +129,7 @@ def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str,
     every = [turn for one in conversations for turn in one.turns]
     later = [turn for one in conversations for turn in one.turns[1:]]
     prompt = sum(turn.prompt_tokens for turn in later)
-    cold = [one.cold.first_token_s for one in conversations if one.cold is not None]
+    cold = [one.cold.first_token_s for one in conversations]
     moves = [
         after.replica != before.replica
         for one in conversations
@@ -151,25 +141,24 @@ def _figures(conversations: Sequence[Conversation], seconds: float) -> dict[str,
             round(1e3 * median(turn.first_token_s for turn in turns), 1) for turns in by_turn
         ],
         "prompt_tokens": [round(median(turn.prompt_tokens for turn in turns)) for turns in by_turn],
-        "cold_first_token_ms": round(1e3 * median(cold), 1) if cold else None,
+        "cold_first_token_ms": round(1e3 * median(cold), 1),
         "tokens_per_s": round(sum(turn.completion_tokens for turn in every) / seconds, 1),
-        "kept_share": round(sum(t.cached_tokens for t in later) / prompt, 3) if prompt else 0.0,
+        "kept_share": round(sum(t.cached_tokens for t in later) / prompt, 3),
         "moved_turns": sum(moves),
         "turns_that_could_move": len(moves),
     }
 
 
-def _table(told: dict[str, dict[str, Any]], turns: int) -> str:
-    """In Markdown."""
-    columns = ["policy", *(f"turn {place + 1}" for place in range(turns))]
-    columns += [f"turn {COLD_TURN} cold", "tokens/s", "kept", "moved"]
-    rows = [columns, ["---"] * len(columns)]
+def _table(told: dict[str, dict[str, Any]]) -> str:
+    """The table in Markdown."""
+    headings = ["policy", *(f"turn {place + 1}" for place in range(TURNS))]
+    headings += [f"turn {COLD_TURN} cold", "tokens/s", "kept", "moved"]
+    rows = []
     for policy, figures in told.items():
-        cold = figures["cold_first_token_ms"]
         rows.append([policy, *(f"{ms:.0f} ms" for ms in figures["first_token_ms"])])
-        rows[-1] += ["" if cold is None else f"{cold:.0f} ms", str(figures["tokens_per_s"])]
+        rows[-1] += [f"{figures['cold_first_token_ms']:.0f} ms", str(figures["tokens_per_s"])]
         rows[-1] += [f"{figures['kept_share']:.0%}"]
         rows[-1] += [f"{figures['moved_turns']} of {figures['turns_that_could_move']}"]
     prompt = next(iter(told.values()))["prompt_tokens"]
     rows.append(["tokens of the prompt", *map(str, prompt), "", "", "", ""])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join(table(headings, rows))

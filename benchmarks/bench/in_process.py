@@ -120,7 +120,7 @@ class Loops:
 
     @property
     def times(self) -> TargetTimes:
-        """What the target's loop has spent so far."""
+        """The time that the target's loop has spent so far."""
         return self._target.times
 
     def complete(
@@ -224,7 +224,7 @@ class InProcess:
 
     @property
     def target(self) -> ConfigurableEngine:
-        """As in production."""
+        """The target's engine as it serves."""
         return self.engines.on("target", self.settings.target.threads, spreads=True)
 
     def rows_for(self, candidates: int) -> int:

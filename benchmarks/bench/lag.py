@@ -6,30 +6,28 @@ block by its own drafter, with the states of all tokens but the newest ones.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.status import Status
 
 from bench import terminal
+from bench.chats import read_chats
 from bench.conditions import where_and_when
 from bench.in_process import parameters_of
 from bench.lag_blocks import Blocks, Written, states_of
 from bench.measurement import Task
-from bench.prompts import Prompt, check_room, read_prompts
+from bench.prompts import Prompt, check_room
+from bench.report import store, table
 from card.loading import load_engine
-from card.serving.requests.vocabulary import Vocabulary
 from card.settings import CacheSettings, Settings, load_settings
-from card_gateway.template import read_model
-from importing.agreement import write_alone
+from writing import write_alone
 
 LAGS = range(17)
 _Z = 1.96
@@ -65,7 +63,7 @@ def lag(
     json_file: terminal.JsonFile = None,
     settings_file: terminal.SettingsFile = None,
 ) -> None:
-    """Count the accepted tokens of blocks whose newest 0 to 16 tokens have no states."""
+    """Count the accepted tokens of a block when the newest 0 to 16 tokens have no states."""
     load_before, console = round(os.getloadavg()[0], 2), Console()
     with terminal.said_in_one_line(), console.status("loading") as status:
         curves: list[Curve] = []
@@ -73,7 +71,8 @@ def lag(
         for path in drafts:
             settings = load_settings(settings_file, draft={"path": str(path)})
             settings = settings.model_copy(update={"cache": CacheSettings(slots=1)})
-            read = _prompts(settings, prompts, limit, max_tokens)
+            _, read = read_chats(settings.target.path, prompts, limit)
+            check_room(read, max_tokens, settings.limits)
             written = list(_written(settings, read, texts, max_tokens, status))
             curves.append(_curve(settings, written, block, places, status))
     content = {
@@ -89,19 +88,9 @@ def lag(
     }
     shown = markdown(curves, block)
     console.print(shown, highlight=False, markup=False, soft_wrap=True)
-    moment = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H%M%S")
-    file = json_file or terminal.RESULTS / f"{moment}-lag.json"
-    file.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
-    file.with_suffix(".md").write_text(shown + "\n", "utf-8")
-    console.print(str(file), soft_wrap=True)
-
-
-def _prompts(settings: Settings, file: Path, limit: int, max_tokens: int) -> list[Prompt]:
-    tokenizer = Vocabulary.load(settings.target.path).tokenizer
-    template, _ = read_model(settings.target.path)
-    read = read_prompts(file, tokenizer, limit, template.render)
-    check_room(read, max_tokens, settings.limits)
-    return read
+    file = json_file or terminal.results_file(content["date"], "lag")
+    for path in store(file, content, f"{shown}\n"):
+        console.print(str(path), soft_wrap=True)
 
 
 def _written(
@@ -138,11 +127,7 @@ def _curve(
 def markdown(curves: Sequence[Curve], block: int) -> str:
     """A row for each lag, a column for each draft."""
     names = [f"{Path(curve.draft).name} ({curve.drafter})" for curve in curves]
-    rows: list[list[Any]] = [
-        [f"lag, of a block of {block}", *names],
-        ["---"] * (1 + len(curves)),
+    rows = [
+        [late, *("{:.2f} ± {:.2f}".format(*curve.at(late)) for curve in curves)] for late in LAGS
     ]
-    for late in LAGS:
-        cells = ["{:.2f} ± {:.2f}".format(*curve.at(late)) for curve in curves]
-        rows.append([late, *cells])
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in rows)
+    return "\n".join(table([f"lag, of a block of {block}", *names], rows))

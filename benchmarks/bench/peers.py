@@ -1,4 +1,4 @@
-"""What a user would run instead: each peer in its own environment and process.
+"""Peers, which a user could run instead: each has its own environment and process.
 
 A peer's worker (`benchmarks/peers`) loads both models once and answers one prompt at a time, so
 that it takes turns with our own systems. It gets token ids and gives token ids back.

@@ -12,12 +12,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import openvino as ov
-import typer
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -35,15 +34,14 @@ from card.speculation.drafters.heads.formats import EAGLE3, HeadConfig
 _PLAIN, _TAPPED = 1, 2
 """The decoders, by the numbers of rows that the engine takes them for."""
 _TEXT, _PLACES = 128, 512
+_QUADS = 1000
+"""A quad is two passes with taps and two without."""
 _RESAMPLES = 2000
 Times = NDArray[np.float64]
 """[quads, kinds, passes] milliseconds"""
 
 
 def publishing(
-    passes: Annotated[int, typer.Option(min=40, help="Passes with taps, and as many without.")] = (
-        2000
-    ),
     settings_file: terminal.SettingsFile = None,
 ) -> None:
     """Measure passes of the target with and without an EAGLE-3 head's three taps."""
@@ -58,7 +56,7 @@ def publishing(
         )  # fmt: skip
         with patch.object(graph, "_fix_shapes", _decoder_of_one_row):
             engine = OpenVinoEngine.load(settings.target.path, options)
-        wall, own = _times(engine, len(taps) * a.hidden, passes // 2)
+        wall, own = _times(engine, len(taps) * a.hidden)
     for name, times in (("time", wall), ("processor time", own)):
         ratio, low, high = interval(np.log(times[:, 1] / times[:, 0]).mean(axis=1))
         console.print(
@@ -79,7 +77,7 @@ def _decoder_of_one_row(body: ov.Model, rows: int) -> None:
     _fix_shapes(body, 1)
 
 
-def _times(engine: OpenVinoEngine, numbers: int, quads: int) -> tuple[Times, Times]:
+def _times(engine: OpenVinoEngine, numbers: int) -> tuple[Times, Times]:
     """Wall time and processor time of quads: plain, tapped, tapped, plain, and the reverse."""
     decoders: Any = engine.model.decoders
     pages = engine._kv.pages_of_lane
@@ -90,7 +88,7 @@ def _times(engine: OpenVinoEngine, numbers: int, quads: int) -> tuple[Times, Tim
     for runner in runners:
         runner._rows = 1
     session = engine.open_session()
-    wall, own = np.zeros((quads, 2, 2)), np.zeros((quads, 2, 2))
+    wall, own = np.zeros((_QUADS, 2, 2)), np.zeros((_QUADS, 2, 2))
     with tempfile.TemporaryDirectory(dir="/dev/shm") as home:
         geometry = Geometry(1, 64, 256, _PLACES, 1, 1, state_tokens=_PLACES, state_numbers=numbers)
         pool = Pool.create(Path(home), os.getpid(), geometry)
@@ -109,7 +107,7 @@ def _times(engine: OpenVinoEngine, numbers: int, quads: int) -> tuple[Times, Tim
 
         for token in range(_TEXT):
             run(0, token, keep=True)
-        for quad in range(quads):
+        for quad in range(_QUADS):
             done = [0, 0]
             for kind in (0, 1, 1, 0) if quad % 2 else (1, 0, 0, 1):
                 place = quad, kind, done[kind]

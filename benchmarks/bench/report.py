@@ -1,9 +1,9 @@
-"""What a run found, as Markdown and JSON."""
+"""The report of a run as Markdown and JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class Report:
         return all(row.get("texts_equal") is not False for row in (*self.rows, *self.tried))
 
     def content(self) -> dict[str, Any]:
-        """What the JSON holds."""
+        """The content of the JSON."""
         content = asdict(self)
         return {"title": content.pop("title"), **content.pop("conditions"), **content}
 
@@ -42,7 +42,7 @@ class Report:
         equal = "equal" if self.texts_are_equal else "DIFFER from"
         lines = [f"# bench {self.title}", "", f"`{run['command']}`, {run['date']}", ""]
         lines += [described(run), "", f"Texts of lossless systems {equal} the target's own."]
-        lines += [*self._ratios(), *_table("Speed", SPEED, self.rows)]
+        lines += [*ratio_table(self.ratios), *_table("Speed", SPEED, self.rows)]
         ours = [row for row in self.rows if row["where"] != "peer"]
         lines += _table("A target step", STEP, ours)
         lines += _table("Settings tried", TRIED, self.tried)
@@ -50,27 +50,39 @@ class Report:
             lines += ["", "Left out:", "", *(f"- {line}" for line in self.skipped)]
         return "\n".join(lines) + "\n"
 
-    def _ratios(self) -> Iterator[str]:
-        """Every ratio by temperature, over all prompts and over those of each collection."""
-        kinds = [k for k in dict.fromkeys(r.kind for r in self.ratios) if "/" not in k]
-        answers: dict[tuple[str, float], dict[str, Ratio]] = {}
-        for ratio in self.ratios:
-            answers.setdefault((ratio.name, ratio.temperature), {})[ratio.kind] = ratio
-        rows = [
-            [name, f"{temperature:g}", found[ALL].to, str(found[ALL].texts)]
-            + [str(found[kind]) if kind in found else "" for kind in kinds]
-            for (name, temperature), found in answers.items()
-        ]
-        headings = ["ratio", "t", "to", "texts", *kinds]
-        return _filled("Ratios of tokens/s, with 95 % intervals", headings, rows)
-
     def store(self, file: Path) -> list[Path]:
         """Write the JSON and the Markdown beside it; returns their paths."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(self.content(), indent=2) + "\n", encoding="utf-8")
-        beside = file.with_suffix(".md")
-        beside.write_text(self.markdown(), encoding="utf-8")
-        return [file, beside]
+        return store(file, self.content(), self.markdown())
+
+
+def store(file: Path, content: Mapping[str, Any], markdown: str) -> list[Path]:
+    """Write the figures as JSON and the Markdown beside it; returns their paths."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    beside = file.with_suffix(".md")
+    beside.write_text(markdown, encoding="utf-8")
+    return [file, beside]
+
+
+def ratio_table(ratios: Sequence[Ratio]) -> Iterator[str]:
+    """Every ratio by temperature, over all prompts and over those of each collection."""
+    kinds = [k for k in dict.fromkeys(r.kind for r in ratios) if "/" not in k]
+    answers: dict[tuple[str, float], dict[str, Ratio]] = {}
+    for ratio in ratios:
+        answers.setdefault((ratio.name, ratio.temperature), {})[ratio.kind] = ratio
+    rows = [
+        [name, f"{temperature:g}", found[ALL].to, str(found[ALL].texts)]
+        + [str(found[kind]) if kind in found else "" for kind in kinds]
+        for (name, temperature), found in answers.items()
+    ]
+    headings = ["ratio", "t", "to", "texts", *kinds]
+    return _filled("Ratios of tokens/s, with 95 % intervals", headings, rows)
+
+
+def table(headings: Sequence[object], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Lines of a table in Markdown."""
+    for row in (headings, ["---"] * len(headings), *rows):
+        yield f"| {' | '.join(map(str, row))} |"
 
 
 Column = tuple[str, str, str]
@@ -101,12 +113,13 @@ def _cell(value: Any, form: str) -> str:
 
 
 def _filled(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines of a table without the columns that are empty in every row; none without rows."""
+    """A table below its title, without the columns that are empty in every row. Without rows:
+    nothing."""
     if rows:
         kept = [place for place, _ in enumerate(headings) if any(row[place] for row in rows)]
         yield from ("", f"## {title}", "")
-        for row in (headings, ["---"] * len(headings), *rows):
-            yield f"| {' | '.join(row[place] for place in kept)} |"
+        shown = [[row[place] for place in kept] for row in (headings, *rows)]
+        yield from table(shown[0], shown[1:])
 
 
 WHO: tuple[Column, ...] = (

@@ -47,7 +47,7 @@ class Contender:
 
     @property
     def key(self) -> str:
-        """What its settings compete under: the system, where it runs, and how many streams."""
+        """System, place and number of streams. Settings with one key compete with each other."""
         place = "@grpc" if self.where == "grpc" else ""
         return self.system + place + (f" x{self.streams}" if self.streams > 1 else "")
 
@@ -81,7 +81,7 @@ class Runner:
     def try_settings(
         self, contenders: Sequence[Contender], tasks: Sequence[Task], has_time: Clock
     ) -> list[Completion]:
-        """What all settings make of a few short texts, while there is time."""
+        """Let all settings write a few short texts, while there is time."""
         warm = of_phase("warm up", tasks[:1], WARM_UP_TOKENS)
         able = [c.contender for c in self.run({warm[0].temperature: contenders}, warm)]
         prompts = list(dict.fromkeys(task.prompt for task in tasks))[:PILOT_PROMPTS]

@@ -93,7 +93,7 @@ class Server:
         return replace(seen, counts=counts)
 
     def last_counts(self) -> Counter[str]:
-        """Of the session that was opened last; the benchmark is this server's only client."""
+        """The counts of the latest session. The benchmark is this server's only client."""
         return slot_counts(self._pool.card_slot(int(np.argmax(self._pool.session_ids))).counters())
 
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from model_files.gguf.header import read_header
 
 HEAD_KINDS = {"Q4_0": "Q6_K", "Q4_K_M": "Q6_K", "Q8_0": "Q8_0", "F16": "F16"}
-"""By the recipe, the type of the embedding that is the head too."""
+"""The type of the embedding, which is the head too, by recipe."""
 
 _SCALES = {"Q4_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
 """Where the float16 scales of a block lie."""
 _CODE_DEVIATION = {"Q4_0": 4.6, "Q8_0": 74.0, "Q4_K": 250.0, "Q6_K": 1370.0}
-"""Deviation of a weight whose scale is 1, roughly."""
+"""Approximate standard deviation of a weight at scale 1."""
 _TOKENIZER = ("model", "pre", "tokens", "token_type", "merges", "bos_token_id", "eos_token_id")
 
 
@@ -114,7 +114,7 @@ def matrices(shape: Shape, recipe: str, vocabulary: int) -> Iterator[tuple[str, 
 
 
 def _gets_more_bits(layer: int, layers: int) -> bool:
-    """As llama.cpp's recipe Q4_K_M chooses: the first and last eighth, and a third of the rest."""
+    """llama.cpp's rule for Q4_K_M: the first and last eighth, and a third of the other layers."""
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 

@@ -147,6 +147,6 @@ def _pass_ms(worker: Worker, rows: int) -> float:
 
 
 def _answer(worker: Worker, mode: str, prompt: int, tokens: int) -> dict[str, Any]:
-    """To a prompt of so many tokens, with so many new ones, greedy."""
+    """The greedy answer to a prompt of so many tokens, with so many new tokens."""
     ids = tuple(100 + 7 * at for at in range(prompt))
     return worker.ask(Task(Prompt("shape", "", ids), 0.0, 0, tokens), Mode("shape", mode))

@@ -65,7 +65,9 @@ def suite(
         found += line_up_served(stage.stack, stage.pair, settings_file, served)
         for name in names if peers else ():
             if name == ALONE:
-                found += line_up_vllm(stage.stack, stage.pair, stage.tokenizer, stage.skipped)
+                found += line_up_vllm(
+                    stage.stack, stage.pair.settings, stage.tokenizer, stage.skipped
+                )
                 continue
             try:
                 there = line_up_peer(PEERS[name], stage.pair, stage.tokenizer)

@@ -66,7 +66,7 @@ SYSTEMS: dict[str, System] = {
         _TURNS, speculation={"drafter": "parallel", "growth": "lattice"}, gammas=(4, 6, 12)
     ),
 }
-"""By the name that rows have. The others are compared with the first."""
+"""Systems by the name in rows. The others are compared with the first."""
 
 _HEADS = [name for name, drafter in DRAFTERS.items() if drafter.model == "head"]
 SYSTEMS |= {
@@ -76,7 +76,7 @@ SYSTEMS |= {
 
 
 def _unused() -> dict[str, System]:
-    """By registry key, what no system above uses, each beside CARD's other parts."""
+    """A system for each registry key that no system above uses, with CARD's other parts."""
     registries = (PACINGS, RULES, DRAFTERS, GROWTHS, WITHOUT_DRAFT)
     used = {next(iter(registry)) for registry in registries}
     used |= {pacing.growth for pacing in PACINGS.values() if pacing.growth is not None}

@@ -1,14 +1,13 @@
-"""What the commands share: options, the console, refusals and exit codes."""
+"""Options and exit codes that the commands share."""
 
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -20,12 +19,13 @@ from card.engines import EngineError
 from card.settings import REPOSITORY_ROOT, SettingsError
 from card_client import CardError
 from card_client.chat_template import ChatTemplateError
+from refusal import refuse
 
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
 RESULTS = REPOSITORY_ROOT / "benchmarks" / "results"
 TEMPERATURES = (0.0, 0.8)
-DIFFER, _LACKING, _INTERRUPTED = 1, 2, 130
-"""Exit codes: texts differ, something is missing or wrong, Ctrl-C."""
+DIFFER, _INTERRUPTED = 1, 130
+"""Exit codes: texts differ, Ctrl-C."""
 _REFUSALS = (
     SettingsError, PromptsError, ChatTemplateError, EngineError, PoolError, ContenderError,
     ServerError,
@@ -85,9 +85,17 @@ JsonFile = Annotated[
 ]
 
 
+def results_file(date: str, title: str) -> Path:
+    """Where the figures of a command go by default.
+
+    date  in ISO 8601, in UTC
+    """
+    return RESULTS / f"{date.replace(':', '').split('+')[0]}-{title}.json"
+
+
 @dataclass(frozen=True)
 class Extent:
-    """What a command was asked for: `slots` is how many streams there are at once."""
+    """The options of a command. `slots` is the number of streams at once."""
 
     prompts: Path
     max_tokens: int
@@ -106,13 +114,8 @@ def said_in_one_line() -> Iterator[None]:
     try:
         yield
     except _REFUSALS as error:
-        _refuse(str(error))
+        refuse(error)
     except CardError as error:
-        _refuse(f"the server answered: {error}")
+        refuse(f"the server answered: {error}")
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
-
-
-def _refuse(reason: str) -> NoReturn:
-    print(f"error: {reason}", file=sys.stderr)
-    raise typer.Exit(_LACKING)

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 
 from tokenizers import Tokenizer
 
-from bench.in_process import InProcess
 from bench.measurement import Measurement, Task
 from bench.peers import Mode, PeerError, Worker
 from bench.runner import Contender
@@ -24,7 +23,7 @@ OWN_MODES = (ALONE, "ngram:3", "ngram:7", "draft_model:3", "suffix:7")
 SYSTEMS = tuple(mode if mode == ALONE else f"{ALONE} {mode}" for mode in OWN_MODES)
 
 
-def worker(settings: Settings, mode: str, streams: int = 1) -> Worker:
+def _worker(settings: Settings, mode: str, streams: int) -> Worker:
     """vLLM alone on the settings' target. Raises `PeerError`."""
     target = settings.target
     if is_gguf(target.path):
@@ -49,12 +48,19 @@ def worker(settings: Settings, mode: str, streams: int = 1) -> Worker:
 
 
 def line_up_vllm(
-    stack: ExitStack, pair: InProcess, tokenizer: Tokenizer, left_out: list[str]
+    stack: ExitStack,
+    settings: Settings,
+    tokenizer: Tokenizer,
+    left_out: list[str],
+    streams: int = 1,
 ) -> Iterator[Contender]:
-    """vLLM's own ways that run here; `left_out` gets why the others do not."""
+    """vLLM's own ways that run here; `left_out` gets why the others do not.
+
+    streams  how often a text is written at once
+    """
     for mode, system in zip(OWN_MODES, SYSTEMS, strict=True):
         try:
-            made = worker(pair.settings, mode)
+            made = _worker(settings, mode, streams)
         except PeerError as error:
             left_out.append(str(error))
             continue
@@ -64,4 +70,4 @@ def line_up_vllm(
             return made.complete(task, Mode(mode, "generate"), tokenizer)
 
         drafts = int(mode.partition(":")[2] or 0) or None
-        yield Contender(system, "peer", 1, drafts, complete=complete)
+        yield Contender(system, "peer", 1, drafts, streams, complete=complete)

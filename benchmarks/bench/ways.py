@@ -7,38 +7,38 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
-from statistics import fmean, geometric_mean, median
+from statistics import median
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from bench import terminal
-from bench.contest import tasks_of
-from bench.figures import interval
+from bench.contest import read_tasks
+from bench.figures import ALL, Question, ratios, summarise
 from bench.in_process import InProcess, Loops
-from bench.measurement import Task
-from bench.prompts import check_room, read_prompts
-from bench.runner import clock_of
+from bench.measurement import Measurement, Task
+from bench.report import table
+from bench.runner import Completion, Contender, Runner, clock_of
 from card.cache import STEPS_KEPT
 from card.cache.header import Record
 from card.cache.reports import Step, read_steps
-from card.serving.requests.vocabulary import Vocabulary
 from card.settings import load_settings
 from card.speculation.pacing import PLAIN
-from card_gateway.template import read_model
 
-AUTO = "auto"
+ALONE, AUTO = "alone", "auto"
 SYSTEMS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    "alone": (PLAIN, {}),
+    ALONE: (PLAIN, {}),
     "ngrams": (AUTO, {"drafter": "ngram"}),
     "turns": ("draft_then_verify", {}),
     "beside": ("card", {}),
     AUTO: (AUTO, {}),
 }
 """Decoding and settings that keep to one way for a whole text."""
+Costs = dict[str, dict[int, list[float]]]
+"""Milliseconds of each step by way and rows."""
 MINUTES = 2.0
-"""For all texts: loading both models takes most of the third minute."""
+"""Minutes for all texts. Loading both models takes most of a third minute."""
 
 
 def ways(
@@ -49,53 +49,46 @@ def ways(
 ) -> None:
     """Show what each way of `auto` costs and gives on this machine, within three minutes."""
     console = Console()
+    # So many tokens are at most so many steps, and every step is kept.
+    extent = terminal.Extent(
+        prompts, STEPS_KEPT - 1, None, settings_file, limit, MINUTES, [temperature]
+    )
     with terminal.said_in_one_line(), ExitStack() as stack:
         settings = load_settings(settings_file)
-        tokenizer = Vocabulary.load(settings.target.path).tokenizer
-        template, _ = read_model(settings.target.path)
-        read = read_prompts(prompts, tokenizer, limit, template.render)
-        # So many tokens are at most so many steps, and every step is kept.
-        tasks = tasks_of(read, [temperature], STEPS_KEPT - 1)
-        check_room(read, STEPS_KEPT - 1, settings.limits)
+        tokenizer, read = read_tasks(settings, extent)
+        tasks = [replace(task, trace=True) for task in read]
         with console.status("loading both models"):
             pair = InProcess(settings, tokenizer)
-        gamma = max(1, pair.rows - 1)
         loops = {
             name: stack.enter_context(pair.beside(**changes))
             for name, (_, changes) in SYSTEMS.items()
-            if name not in ("alone", "turns")
+            if name not in (ALONE, "turns")
         }
-        loops["alone"] = loops["turns"] = loops["beside"]  # their pacings learn nothing
-        speeds, costs = _measured(console, loops, tasks, pair, gamma)
-        for line in lines(speeds, costs, loops[AUTO].pool.ways()):
+        loops[ALONE] = loops["turns"] = loops["beside"]  # their pacings learn nothing
+        costs: Costs = {name: defaultdict(list) for name in SYSTEMS}
+        line_up = {temperature: [_contender(name, pair, loops[name], costs) for name in SYSTEMS]}
+        runner = Runner(console, [])
+        runner.run(line_up, tasks[:1])  # warms up
+        for cost in costs.values():
+            cost.clear()
+        done = runner.run(line_up, tasks, clock_of(MINUTES))
+        for line in lines(done, costs, loops[AUTO].pool.ways()):
             console.print(line, highlight=False, markup=False)
 
 
-def _measured(
-    console: Console,
-    loops: Mapping[str, Loops],
-    tasks: Sequence[Task],
-    pair: InProcess,
-    gamma: int,
-) -> tuple[dict[str, list[float]], dict[str, dict[int, list[float]]]]:
-    """Tokens per second of each text, and milliseconds of steps by rows, of each system."""
-    speeds: defaultdict[str, list[float]] = defaultdict(list)
-    costs: dict[str, dict[int, list[float]]] = {name: defaultdict(list) for name in SYSTEMS}
-    threads, has_time = pair.settings.target.threads, clock_of(MINUTES)
-    for number, task in enumerate([tasks[0], *tasks]):  # the first text warms up
-        if number > 1 and not has_time():
-            break
-        with console.status(f"text {number} of {len(tasks)}"):
-            for name, (decoding, _) in SYSTEMS.items():
-                done = loops[name].complete(
-                    replace(task, trace=True), decoding, threads=threads, gamma=gamma
-                )
-                if number:
-                    speeds[name].append(done.tokens_per_s)
-                    steps, _ = read_steps(Record(loops[name].pool.slots, 0), 0)
-                    for rows, ms in step_costs(steps):
-                        costs[name][rows].append(ms)
-    return dict(speeds), costs
+def _contender(name: str, pair: InProcess, loops: Loops, costs: Costs) -> Contender:
+    """One way, which adds milliseconds of its steps by rows to `costs`."""
+    decoding, _ = SYSTEMS[name]
+    threads, gamma = pair.settings.target.threads, max(1, pair.rows - 1)
+
+    def complete(task: Task) -> Measurement:
+        done = loops.complete(task, decoding, threads=threads, gamma=gamma)
+        steps, _ = read_steps(Record(loops.pool.slots, 0), 0)
+        for rows, ms in step_costs(steps):
+            costs[name][rows].append(ms)
+        return done
+
+    return Contender(name, "in_process", pair.rows, complete=complete)
 
 
 def step_costs(steps: Sequence[Step]) -> Iterator[tuple[int, float]]:
@@ -106,28 +99,28 @@ def step_costs(steps: Sequence[Step]) -> Iterator[tuple[int, float]]:
 
 
 def lines(
-    speeds: Mapping[str, Sequence[float]],
-    costs: Mapping[str, Mapping[int, Sequence[float]]],
-    chosen: Mapping[str, tuple[float, float]],
+    done: Sequence[Completion], costs: Costs, chosen: Mapping[str, tuple[float, float]]
 ) -> Iterator[str]:
-    """The report, as Markdown.
+    """The report in Markdown.
 
     chosen  of each way: tokens per second and share of time of `auto`'s passes
     """
+    gains = ratios(done, [Question(name, name, (ALONE,)) for name in SYSTEMS])
+    gain_of = {gain.name: gain for gain in gains if gain.kind == ALL}
+    speeds = [
+        (
+            row["system"],
+            f"{row['tokens_per_s']:.1f}",
+            gain_of[row["system"]],
+            f"{chosen[row['system']][1]:.2f}" if row["system"] in chosen else "",
+        )
+        for row in summarise(done)
+    ]
+    yield from table(("way", "tokens/s", "/ alone", "share of auto's time"), speeds)
+    yield from ("", "Median milliseconds of a step, with what it waited for, by rows:", "")
     rows = sorted({number for cost in costs.values() for number in cost})
-    yield "| way | tokens/s | / alone | share of auto's time |"
-    yield "| --- | --- | --- | --- |"
-    for name, found in speeds.items():
-        quotients = [one / alone for one, alone in zip(found, speeds["alone"], strict=True)]
-        low, high = interval(quotients)
-        share = f"{chosen[name][1]:.2f}" if name in chosen else ""
-        gain = f"{geometric_mean(quotients):.2f} ({low:.2f}–{high:.2f})"
-        yield f"| {name} | {fmean(found):.1f} | {gain} | {share} |"
-    yield ""
-    yield "Median milliseconds of a step, with what it waited for, by rows:"
-    yield ""
-    yield f"| way | {' | '.join(map(str, rows))} |"
-    yield "| --- |" + " --- |" * len(rows)
-    for name, cost in costs.items():
-        cells = (f"{median(cost[n]):.1f}" if cost.get(n) else "" for n in rows)
-        yield f"| {name} | {' | '.join(cells)} |"
+    medians = [
+        (name, *(f"{median(cost[n]):.1f}" if n in cost else "" for n in rows))
+        for name, cost in costs.items()
+    ]
+    yield from table(("way", *rows), medians)

@@ -1,4 +1,4 @@
-"""What the workers of all peers share: their options, and one JSON object a line.
+"""The common part of the workers of all peers: options, and one JSON object a line.
 
 The worker writes `{"ready": true}` once its models are loaded, then answers every request
 `{"mode", "prompt", "max_tokens", "temperature", "seed", ...}` with

@@ -16,7 +16,7 @@ GREEDY = {"temp": 0.0}
 
 
 class Peer:
-    """The target, and a second time for prompt lookup, which wants the logits of all rows of a
+    """The target, and a second copy for prompt lookup, which needs the logits of all rows of a
     pass."""
 
     def __init__(self, options: argparse.Namespace) -> None:

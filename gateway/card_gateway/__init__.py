@@ -5,7 +5,7 @@
 `layers`     names each request, and decides which requests are answered
 `protocol`   HTTP with bounds on connections
 `routes`     the routes that generate text
-`operations` the routes for operators: metrics, version, tokens of a text
+`operations` the routes for operators: metrics, version, model, tokens of a text
 `reading`    the body of a request, read and checked beside the event loop
 `limits`     how much a request may hold, and what is not offered
 `sampling`   the fields of all requests for text, and the request to Triton
@@ -19,8 +19,8 @@
 `tokens`     the texts of tokens, in log-probabilities and in what speculation did
 `answer`     the JSON of completions, chat completions and their chunks
 `events`     server-sent events
-`figures`    what answers took, and metrics
-`replica`    what the server behind counts, under the names that pickers of endpoints read
+`figures`    counts of an answer, and metrics
+`replica`    figures of the server, under the names that pickers of endpoints read
 `errors`     every failure in OpenAI's shape
 `page`       what a browser gets at the root
 """

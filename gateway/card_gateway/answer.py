@@ -61,7 +61,7 @@ class Answer(ABC):
         return []
 
     def _apart(self, choice: Json) -> list[Json]:
-        """What a choice of a stream tells, by event."""
+        """Split a choice of a stream into the choices of its events."""
         return [choice]
 
     def _envelope(self, kind: str) -> Json:
@@ -80,7 +80,7 @@ class Answer(ABC):
 
 
 class CompletionAnswer(Answer):
-    """Of `POST /v1/completions`.
+    """Makes the answer of `POST /v1/completions`.
 
     echoes  what stands before each text: the texts of the prompts, by the index of a text; empty
             where none is wanted
@@ -122,7 +122,7 @@ class CompletionAnswer(Answer):
         }
 
     def _top(self, token: Told) -> dict[str, float] | None:
-        """By text, the chosen token always among them; None where nothing precedes it."""
+        """Log-probabilities by text, with the chosen token. None for a prompt's first token."""
         if token.log_prob is None:
             return None
         found: dict[str, float] = {}
@@ -138,7 +138,7 @@ class CompletionAnswer(Answer):
 
 
 class ChatAnswer(Answer):
-    """Of `POST /v1/chat/completions`."""
+    """Makes the answer of `POST /v1/chat/completions`."""
 
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
     opening: str | None = ""
@@ -167,7 +167,7 @@ class ChatAnswer(Answer):
         }
 
     def _apart(self, choice: Json) -> list[Json]:
-        """As at OpenAI, the event that says why a text ended brings none of it."""
+        """As at OpenAI, the event with the finish reason has no text."""
         if choice["finish_reason"] is None or not choice["delta"]:
             return [choice]
         end = {"index": choice["index"], "delta": {}, "logprobs": None}

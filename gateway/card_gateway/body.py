@@ -153,7 +153,7 @@ class ChatBody(SamplingBody):
 
     @property
     def template_variables(self) -> dict[str, JsonValue]:
-        """Beyond messages and tools."""
+        """Variables of the chat template besides messages and tools."""
         given = self.chat_template_kwargs or {}
         if self.reasoning_effort is None:
             return given
@@ -164,12 +164,12 @@ class ChatBody(SamplingBody):
 
     @cached_property
     def guide(self) -> Guide | None:
-        """Of calls, or of the answer as text."""
+        """The guide of the calls, or of the answer as text."""
         return self.guide_of_tools or super().guide
 
     @cached_property
     def guide_of_tools(self) -> Guide | None:
-        """Of calls, where one is required or a tool is strict, or of calls or JSON."""
+        """The guide of calls, if one is required or a tool is strict, or of calls and JSON."""
         use, guide = self.tool_use, super().guide
         if use.required or guide is None:
             grammar = grammar_of(use)

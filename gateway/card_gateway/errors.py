@@ -89,7 +89,7 @@ def refused(param: str, message: str, code: str | None = None) -> ApiError:
 
 
 def from_triton(error: CardError, guided_by: str | None = None) -> ApiError:
-    """What Triton or the way to it answered; `guided_by` is the field that guides the text."""
+    """The error of Triton, or of the way to it. `guided_by` is the field that guides the text."""
     status = _STATUS.get(error.code, 500)
     param = None
     if status == 400 and (named := _NAMED_FIELD.match(error.message)):
@@ -104,7 +104,7 @@ def from_triton(error: CardError, guided_by: str | None = None) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """What is wrong with a body; of several problems, the one deepest inside it."""
+    """The error of a body. Of several problems it names the one that lies deepest."""
     problem = max(
         error.errors(include_url=False),
         key=lambda one: (len(one["loc"]), one["type"] == "too_long"),
@@ -125,13 +125,13 @@ def from_validation(error: ValidationError) -> ApiError:
     return refused(param, f"{param} is {_shown(problem['input'])}; {_allowed(problem)}")
 
 
-def as_json(value: object) -> str:
-    """As the client wrote it, in readable letters unless some of them are no Unicode text."""
-    readable = json.dumps(value, ensure_ascii=False, default=repr)
+def as_json(value: object, separators: tuple[str, str] | None = None) -> str:
+    """JSON in readable letters, or in ASCII if a text is no valid Unicode."""
+    readable = json.dumps(value, ensure_ascii=False, separators=separators, default=repr)
     try:
         readable.encode()
     except UnicodeEncodeError:
-        return json.dumps(value, default=repr)
+        return json.dumps(value, separators=separators, default=repr)
     return readable
 
 
@@ -143,11 +143,11 @@ _IN_JSON = {
     "model_type": "it should be an object",
     "none_required": "it should be null",
 }
-"""What pydantic says in Python's words, by its kinds of problems."""
+"""JSON's words for pydantic's kinds of problems, which use Python's words."""
 
 
 def _allowed(problem: Mapping[str, Any]) -> str:
-    """What a field takes, in the words of JSON."""
+    """The values that a field takes, in the words of JSON."""
     if problem["type"] in _IN_JSON:
         return _IN_JSON[problem["type"]]
     if problem["type"] == "union_tag_invalid":

@@ -23,7 +23,7 @@ from card_gateway.sampling import SamplingBody
 _WRITER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 DONE = b"data: [DONE]\n\n"
 _UNREAD_S = 10.0
-"""For the end of a stream, after its deadline."""
+"""Seconds that a client may take to read the end of a stream, after its deadline."""
 _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 

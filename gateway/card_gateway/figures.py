@@ -1,6 +1,7 @@
-"""What answers take, for each answer and for `GET /metrics`.
+"""Counts of one answer, and the metrics of all answers for `GET /metrics`.
 
-The names of the metrics are those of vLLM, for which dashboards exist. The server has its own.
+The metrics have vLLM's names, for which dashboards exist. The server counts speculation
+(`replica`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from itertools import zip_longest
 from typing import Any, Literal
 
 from prometheus_client import (
@@ -27,9 +27,9 @@ from card_gateway.generation import Piece
 
 
 class Usage:
-    """Of all texts of one answer so far.
+    """The counts of all texts of one answer so far.
 
-    per_prompt  texts that are generated for each prompt, which counts once
+    per_prompt  texts that are generated for each prompt; the prompt counts once
     """
 
     def __init__(self, per_prompt: int = 1) -> None:
@@ -37,7 +37,7 @@ class Usage:
         self._last: dict[int, Piece] = {}
 
     def note(self, piece: Piece) -> None:
-        """Counts of a piece are totals of its text so far."""
+        """Take the counts of a piece: totals of its text so far."""
         self._last[piece.index] = piece
 
     @property
@@ -51,7 +51,7 @@ class Usage:
 
     @property
     def _by_prompt(self) -> dict[int, Piece]:
-        """Of each prompt the piece of its first text: for the others its KV was kept."""
+        """The last piece of the first text of each prompt. Other texts reuse the prompt's KV."""
         latest = sorted(self._last.items(), reverse=True)
         return {index // self._per_prompt: last for index, last in latest}
 
@@ -60,21 +60,14 @@ class Usage:
         return self.total("completion_tokens")
 
     def total(
-        self,
-        name: Literal["completion_tokens", "steps", "drafts", "drafted", "accepted", "foreign"],
+        self, name: Literal["completion_tokens", "steps", "drafted", "accepted", "foreign"]
     ) -> int:
-        """Of all texts, a count of `Piece`."""
+        """The sum of a count of `Piece` over all texts."""
         return sum(getattr(last, name) for last in self._last.values())
 
-    @property
-    def accepted_at(self) -> list[int]:
-        """Accepted candidates by place: the first of all passes, the second ones, and so on."""
-        histograms = (last.accepted_at for last in self._last.values())
-        return [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
-
     def as_json(self) -> dict[str, Any]:
-        """OpenAI's object, and in `speculation` what it has no name for; without either where the
-        server does not tell."""
+        """OpenAI's `usage`, with `speculation` for what OpenAI has no name. Without steps of the
+        server there are no details."""
         found: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -97,24 +90,22 @@ class Usage:
         return found
 
 
-# Each counter would have the time of its making beside it.
+# Otherwise each counter has a series with the time at which it was made.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 OTHER = "other"
-"""The label of everything that is not in the closed set of a label: clients invent names."""
+"""Stands for every value outside the closed set of a label, because clients invent names."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 _REASONS = frozenset({"stop", "length", "guide_failed"})
-_MOST_PLACES = 64
 
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 
 class Figures:
-    """The metrics of one gateway, all labelled with the name of its model."""
+    """The metrics of one gateway. Each has the name of the gateway's model as a label."""
 
     def __init__(self, model: str) -> None:
         self._registry = CollectorRegistry()
-        self._speculation = CollectorRegistry()
         self._model = model
         self._running = self._gauge("vllm:num_requests_running", "Requests being answered.")
         self._prompt_tokens = self._counter("vllm:prompt_tokens", "Tokens of prompts.")
@@ -122,7 +113,7 @@ class Figures:
             "vllm:prefix_cache_queries", "Tokens of prompts that might have been kept."
         )
         self._prefix_hits = self._counter(
-            "vllm:prefix_cache_hits", "Those of them that the server had kept and did not read."
+            "vllm:prefix_cache_hits", "Tokens of prompts that the server had kept and did not read."
         )
         self._generation_tokens = self._counter("vllm:generation_tokens", "Tokens generated.")
         self._first = self._histogram(
@@ -134,23 +125,6 @@ class Figures:
         )
         self._whole = self._histogram(
             "vllm:e2e_request_latency_seconds", "From a request to the end of its answer."
-        )
-        self._drafts = self._counter(
-            "vllm:spec_decode_num_drafts",
-            "Target passes that verified candidates.",
-            self._speculation,
-        )
-        self._drafted = self._counter(
-            "vllm:spec_decode_num_draft_tokens", "Candidates verified.", self._speculation
-        )
-        self._accepted = self._counter(
-            "vllm:spec_decode_num_accepted_tokens", "Candidates accepted.", self._speculation
-        )
-        self._accepted_at = Counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Candidates accepted, by their place behind the text.",
-            ["model_name", "position"],
-            registry=self._speculation,
         )
         self._finished = Counter(
             "vllm:request_success",
@@ -165,27 +139,19 @@ class Figures:
             registry=self._registry,
         )
 
-    def exposition(self, replica: Iterable[Metric] | None = None) -> bytes:
-        """All of it in Prometheus's text format.
-
-        The figures of `replica` take the place of what this gateway counts of speculation: the
-        server counts every request, also those that were broken off.
-        """
-        of_replica = self._speculation
-        if replica is not None:
-            of_replica = CollectorRegistry()
-            of_replica.register(_Collected(replica))
-        return generate_latest(self._registry) + generate_latest(of_replica)
+    def exposition(self, replica: Iterable[Metric]) -> bytes:
+        """The metrics of this gateway and those of `replica` in Prometheus's text format."""
+        return generate_latest(self._registry) + generate_latest(_Collected(replica))
 
     def answered(self, method: str, route: str, status: int) -> None:
-        """One HTTP request; `route` is one of the application's."""
+        """Count one HTTP request; `route` is the pattern of a route."""
         method = method if method in _METHODS else OTHER
         self._answers.labels(method, route, str(status)).inc()
 
     async def counted(
         self, pieces: AsyncGenerator[Piece, None], usage: Usage
     ) -> AsyncGenerator[Piece, None]:
-        """The pieces as they come, counted; `usage` notes them too. It closes them."""
+        """Pass the pieces on, count them and note them in `usage`. Closes `pieces`."""
         began = time.monotonic()
         first: dict[int, float] = {}
         self._running.inc()
@@ -212,20 +178,14 @@ class Figures:
             self._per_token.observe(seconds / (last.completion_tokens - 1))
 
     def _add(self, usage: Usage) -> None:
-        """Count what one answer took, even if it was cut off."""
+        """Count the tokens of one answer, also of one that was cut off."""
         self._prompt_tokens.inc(usage.prompt_tokens)
         self._prefix_queries.inc(usage.prompt_tokens)
         self._prefix_hits.inc(usage.cached_tokens)
         self._generation_tokens.inc(usage.completion_tokens)
-        self._drafts.inc(usage.total("drafts"))
-        self._drafted.inc(usage.total("drafted"))
-        self._accepted.inc(usage.total("accepted"))
-        for place, count in enumerate(usage.accepted_at[:_MOST_PLACES]):
-            self._accepted_at.labels(self._model, str(place)).inc(count)
 
-    def _counter(self, name: str, text: str, registry: CollectorRegistry | None = None) -> Counter:
-        family = Counter(name, text, ["model_name"], registry=registry or self._registry)
-        return family.labels(self._model)
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ["model_name"], registry=self._registry).labels(self._model)
 
     def _gauge(self, name: str, text: str) -> Gauge:
         return Gauge(name, text, ["model_name"], registry=self._registry).labels(self._model)
@@ -246,7 +206,7 @@ class _Collected(Collector):
 
 
 class CountAnswers:
-    """Counts every HTTP request by the route that it met and the status that it got."""
+    """Counts every HTTP request by its route and the status of its answer."""
 
     def __init__(self, app: ASGIApp, figures: Figures) -> None:
         self._app = app
@@ -262,5 +222,5 @@ class CountAnswers:
 
 
 def _route_of(scope: Scope) -> str:
-    """The route's pattern; paths that have none are many."""
+    """The route's pattern. Paths without a route share one name, because there are many."""
     return getattr(scope.get("route"), "path", OTHER)

@@ -1,4 +1,4 @@
-"""The texts of one request, piece by piece, cancelled on the server when their client leaves."""
+"""The texts of one request, piece by piece. The server stops them when the client leaves."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from card_gateway.tools.calls import Part
 class ScoredToken:
     """One token of a prompt or a text.
 
-    log_prob  natural, under the model's own logits; None of a prompt's first token
-    top       the likeliest ids at its position with theirs, likeliest first
+    log_prob  natural logarithm of its probability by the model's own logits; None for the first
+              token of a prompt
+    top       the likeliest ids at its position and their log-probabilities, likeliest first
     """
 
     token: int
@@ -36,14 +37,11 @@ class ScoredToken:
 
 
 def read_details(text: str | None) -> dict[str, Any]:
-    """What the output `details` of one response tells, as fields of `Piece`."""
+    """The output `details` of one response as fields of `Piece`."""
     told = json.loads(text or "{}")
-    speculation = told.get("speculation", {})
     return {
         "prompt": tuple(map(ScoredToken.of, told.get("prompt", ()))),
         "tokens": tuple(map(ScoredToken.of, told.get("tokens", ()))),
-        "drafts": speculation.get("drafts", 0),
-        "accepted_at": tuple(speculation.get("accepted_at", ())),
         "cached_tokens": told.get("cached_tokens", 0),
         "trace": tuple(told.get("trace", ())),
     }
@@ -58,7 +56,7 @@ _MOST_SCORED = 64
 class Piece:
     """The next piece of a text; counts are totals so far.
 
-    index          of the text, where a request wants several
+    index          of the text among those of its request
     finish_reason  None until the last piece
     steps          forward passes of the target
     drafted        candidates that were verified
@@ -69,10 +67,7 @@ class Piece:
     tokens         those of this piece; empty unless log-probabilities are asked for
     parts          text and calls that are certain now; empty unless functions may be called
     trace          events of speculation; empty unless asked for
-    drafts         target passes that verified candidates; this and what follows is known behind the
-                   text's end
-    accepted_at    candidates accepted by their place behind the text
-    cached_tokens  prompt tokens with reused KV
+    cached_tokens  prompt tokens with reused KV; known at the text's end
     """
 
     text: str = ""
@@ -87,21 +82,19 @@ class Piece:
     prompt: tuple[ScoredToken, ...] = ()
     tokens: tuple[ScoredToken, ...] = ()
     trace: tuple[dict[str, Any], ...] = ()
-    drafts: int = 0
-    accepted_at: tuple[int, ...] = ()
     cached_tokens: int = 0
     parts: tuple[Part, ...] = ()
 
     @property
     def is_large(self) -> bool:
-        """Whether its JSON takes so long that it is made beside the event loop: that of a long
-        prompt with log-probabilities has megabytes."""
+        """Whether a worker thread makes its JSON. The JSON of a long prompt with log-probabilities
+        has megabytes."""
         return len(self.prompt) + len(self.tokens) > _MOST_SCORED
 
     @property
     def says_something(self) -> bool:
-        """Not so while the request waits for a slot, or its prompt is read: the server then sends
-        signs of life."""
+        """False for the empty responses that the server sends while a request waits for a slot or
+        its prompt is read."""
         return bool(
             self.text or self.prompt or self.completion_tokens or self.finish_reason or self.trace
         )
@@ -154,14 +147,15 @@ async def generate(
 
 
 async def prompt_alone(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piece, None]:
-    """The pieces without what was generated. It closes them."""
+    """The pieces without generated tokens. Closes `pieces`."""
     async with aclosing(pieces):
         async for piece in pieces:
             yield replace(piece, text="", tokens=(), completion_tokens=0)
 
 
 async def begin(pieces: AsyncGenerator[Piece, None]) -> Piece:
-    """The first piece that says something. Raises `CardError`, also of one that waited in vain."""
+    """The first piece that is not empty. Raises `CardError`, also when the request waited in
+    vain."""
     while not (piece := await anext(pieces)).says_something:
         pass
     return piece

@@ -58,7 +58,7 @@ def _read_absolute_target(scope: Scope) -> None:
 
 
 def identifier_of(request: Request) -> str:
-    """What `NameRequest` gave it."""
+    """The identifier that `NameRequest` has given the request."""
     return str(request.state.request_id)
 
 
@@ -157,7 +157,7 @@ class LimitRequests:
 
 
 def _name_of(host: str) -> str | None:
-    """Of a header Host without its port; None: it is none."""
+    """The host name of a header Host, without the port. None: the header is not valid."""
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:

@@ -27,21 +27,21 @@ MOST_ALTERNATIVES = 20
 MOST_FIELDS = 256
 """Fields of an object of known fields."""
 MOST_ENTRIES = 65_536
-"""Of a list or an object without a bound of its own. The server has smaller ones."""
+"""Entries of a list or an object without another bound. The server's bounds are smaller."""
 MOST_MESSAGES = 4096
 """Messages or items of a conversation, parts of one message, calls in one message."""
 MOST_TOOLS = 256
 MOST_BIASES = 4096
 MOST_PROMPT_TOKENS = 1 << 20
 MOST_TOKENIZED_BYTES = 256 << 10
-"""Of a text for `/tokenize`; of half as many ids for `/detokenize`."""
+"""Bytes of a text for `/tokenize`. `/detokenize` takes half as many ids."""
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class AtMost:
-    """Of a list or an object: so many entries, counted before one of them is looked at."""
+    """Bounds the entries of a list or an object, and counts them before it checks any."""
 
     most: int
 

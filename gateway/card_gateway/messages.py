@@ -44,7 +44,7 @@ class TextPart(Part):
 
 
 def text_of(content: str | Sequence[HasText]) -> str:
-    """Of content as a text or as parts."""
+    """The text of content that is a text or a list of parts."""
     return content if isinstance(content, str) else "".join(part.text for part in content)
 
 
@@ -62,10 +62,10 @@ class ToolCall(Part):
     type: Literal["function"] = "function"
     function: FunctionCall
     index: int | None = None
-    """Of a streamed answer; without effect."""
+    """A field of streamed answers, without effect."""
 
     def plain(self, place: str) -> dict[str, Any]:
-        """As a chat template expects it: the arguments are an object.
+        """The call in the form of chat templates: the arguments are an object.
 
         place  the call's path in the request, for errors
 

@@ -1,5 +1,4 @@
-"""The routes for operators, routers and tools: metrics, the version, what is served, and how text
-becomes tokens."""
+"""The routes for operators, routers and tools: metrics, version, model, and tokens of a text."""
 
 from __future__ import annotations
 
@@ -76,8 +75,8 @@ class Operations:
         self._tokens = tokens
 
     async def context_tokens(self) -> int | None:
-        """How many tokens the server's model takes, prompt and text together, asked once; None if
-        the server is away or does not say."""
+        """Most tokens of prompt and text together, asked of the server once. None: the server is
+        away or does not say."""
         if self._context_tokens is None:
             try:
                 told = (await self._client.parameters()).get("context_tokens", "")
@@ -87,14 +86,14 @@ class Operations:
         return self._context_tokens
 
     async def metrics(self, request: Request) -> Response:
-        replica = await self._replica.metrics() if self._replica.is_told else None
-        return Response(self._figures.exposition(replica), media_type=CONTENT_TYPE_LATEST)
+        page = self._figures.exposition(await self._replica.metrics())
+        return Response(page, media_type=CONTENT_TYPE_LATEST)
 
     async def version(self, request: Request) -> dict[str, str]:
         return {"version": metadata.version("card-gateway")}
 
     async def server_info(self, request: Request) -> dict[str, Any]:
-        """What SGLang's router asks of a worker before it sends requests there."""
+        """SGLang's router reads this before it sends requests here."""
         return {
             "served_model_name": self._model,
             "version": metadata.version("card-gateway"),
@@ -102,11 +101,11 @@ class Operations:
         }
 
     async def model_info(self, request: Request) -> dict[str, Any]:
-        """The same of the model. The path stays unsaid: a router would load a tokenizer there."""
+        """SGLang's router reads this too. Without a path the router loads no tokenizer."""
         return {"model_type": "llm", "is_generation": True}
 
     async def tokenize(self, request: Request) -> Response:
-        """As the server reads it, unless special tokens are asked for or not."""
+        """Token ids as the server reads the text; `add_special_tokens` changes that."""
         return await self._answered(request, self._tokenized, await self.context_tokens())
 
     async def detokenize(self, request: Request) -> Response:
@@ -148,7 +147,7 @@ class Operations:
         return {"prompt": tokens.text(body.tokens)}
 
     async def tokenizer_info(self, request: Request) -> dict[str, str]:
-        """What evaluation harnesses that have no tokenizer of their own ask of vLLM."""
+        """vLLM's route, for evaluation harnesses without a tokenizer of their own."""
         self._tokenizer()
         template = self._template
         told = {

@@ -18,8 +18,8 @@ class Http(H11Protocol):
     """Makes room for a new connection where `limit_concurrency` are open: the connection that has
     waited longest for a request is closed, one without any request before the others.
 
-    uvicorn itself would answer 503 to every client. How many requests are open at a time is for
-    `admission.LimitRequests`.
+    uvicorn itself would answer 503 to every client. `layers.LimitRequests` bounds the requests that
+    are open at a time.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:

@@ -1,7 +1,7 @@
-"""What one replica tells of its load, under the names that the pickers of inference gateways read.
+"""The load and the speculation of one server, under the names that pickers of endpoints read.
 
-The server's own metrics hold the figures, read from the candidate cache. This module asks for them
-and gives them the names that TensorRT-LLM's Triton backend and vLLM use.
+The server's metrics hold the figures. This module fetches them and renames them as TensorRT-LLM's
+Triton backend and vLLM do.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ _WAYS = {
 
 @dataclass
 class _Figures:
-    """totals  of each of `_NAMES`, summed over its labels
-    places  accepted, by their place
-    ways    of each of `_WAYS`, by way
+    """
+    totals  value of each of `_NAMES`, summed over its labels
+    places  accepted candidates by their place behind the text
+    ways    value of each of `_WAYS` by way
     """
 
     totals: dict[str, float] = field(default_factory=dict)
@@ -66,14 +67,13 @@ class _Figures:
 
 
 class Replica:
-    """The server that one gateway stands in front of.
+    """The server behind a gateway that has one server.
 
-    url    of the server's metrics; None: the gateway stands in front of several, or is not told
+    url    of the server's metrics; None: it is unknown, and there are no figures
     model  the name under which clients know the model
     """
 
     def __init__(self, url: str | None, model: str) -> None:
-        self.is_told = url is not None
         self._url = url
         self._model = model
         self._asking = asyncio.Lock()
@@ -81,7 +81,8 @@ class Replica:
         self._metrics: list[Metric] = []
 
     async def metrics(self) -> list[Metric]:
-        """The figures of now; none while the server does not answer, so that a picker notices."""
+        """The figures, at most `FRESH_S` old. Empty while the server does not answer, so that a
+        picker notices."""
         if self._url is None:
             return []
         async with self._asking:

@@ -50,7 +50,7 @@ Prepared = TypeVar("Prepared")
 
 @dataclass(frozen=True)
 class Gateway:
-    """What the gateway is set to, as `card-gateway --help` explains it.
+    """The gateway's settings; `card-gateway --help` explains them.
 
     Requests take turns where the host's name of `triton` has several addresses. Without a tokenizer
     chats are written down plainly, and log-probabilities are refused. Without a key `allowed_hosts`
@@ -113,7 +113,7 @@ class Routes:
             return await self._respond(request, body, chat, generation)
 
     async def _prepared(self, request: Request, prepare: Callable[[bytes], Prepared]) -> Prepared:
-        """What `prepare` makes of the body beside the event loop. The request's time begins."""
+        """Run `prepare` on the body, beside the event loop. The request's deadline starts here."""
         request.state.deadline_s = time.monotonic() + self._gateway.timeout_s
         data = await body_of(request, self._gateway.body_bytes)
         work = self.workers.run(len(data), prepare, data)
@@ -320,7 +320,7 @@ class Routes:
 
 
 def _with_seed(generation: GenerateRequest, place: int) -> GenerateRequest:
-    """Of several texts of a prompt the first has the seed that was given, each other the next."""
+    """Text i of a prompt has the given seed + i."""
     if generation.seed is None or not place:
         return generation
     return replace(generation, seed=(generation.seed + place) % (1 << 64))

@@ -62,7 +62,7 @@ class Prediction(Part):
 
 
 class SamplingBody(GuidedFields):
-    """What completions and chats have in common."""
+    """The fields that completions and chats share."""
 
     not_offered: ClassVar[Mapping[str, tuple[Any, ...]]] = NOT_OFFERED
 
@@ -172,7 +172,7 @@ class SamplingBody(GuidedFields):
 
     @property
     def effective_temperature(self) -> float:
-        """What Triton is asked for: `nvext` may want greedy decoding, and absent is not greedy."""
+        """The temperature for Triton. `nvext` may ask for greedy decoding; absent means 1."""
         if self.nvext is not None and self.nvext.greed_sampling is True:
             return 0.0
         return DEFAULT_TEMPERATURE if self.temperature is None else self.temperature
@@ -223,7 +223,7 @@ class SamplingBody(GuidedFields):
         )
 
     def _bias(self) -> dict[int, float]:
-        """By token id. Raises `ApiError`."""
+        """The biases by token id. Raises `ApiError`."""
         found = {}
         for name, bias in (self.logit_bias or {}).items():
             if not _TOKEN_ID.fullmatch(name) or int(name) >= 1 << 31:

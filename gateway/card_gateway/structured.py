@@ -1,4 +1,4 @@
-"""What a text must be: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`.
+"""Guides of a text: OpenAI's `response_format`, vLLM's `structured_outputs` and `guided_*`.
 
 NIM has `guided_*` in `nvext`. Each becomes two tensors of Triton's ensemble.
 """
@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from card_gateway.errors import refused
+from card_gateway.errors import as_json, refused
 from card_gateway.limits import Few
 from card_gateway.messages import Part
 
@@ -71,7 +71,7 @@ class Guided(Part):
     """Without effect."""
 
     def guided(self, inside: str = "") -> Iterator[Guide]:
-        """What they ask for; `inside` is the way to them, for errors."""
+        """The guides that these fields ask for. `inside` is the path to the fields, for errors."""
         if self.guided_json is not None:
             pattern = self.guided_whitespace_pattern
             spacing = {} if pattern is None else {"whitespace_pattern": pattern}
@@ -91,7 +91,7 @@ class NvExt(Guided):
 
 
 class GuidedFields(Guided):
-    """Fields that say what the text must be; at most one of them may."""
+    """The fields with guides. A request may have one guide."""
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -155,14 +155,8 @@ def _plain(
 
 
 def compact_json(value: Any) -> str:
-    """In as many bytes as the client may have sent it in: the server bounds guides by their bytes.
-    Letters stand for themselves unless some of them are no Unicode text."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
-    return text
+    """In at most as many bytes as the client sent: the server bounds the bytes of a guide."""
+    return as_json(value, separators=(",", ":"))
 
 
 def _schema(schema: str | dict[str, Any], spacing: dict[str, Any]) -> str:

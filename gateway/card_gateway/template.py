@@ -57,7 +57,7 @@ def prompt_of(
     tools: Sequence[Tool] | None,
     variables: Mapping[str, Any] | None,
 ) -> str:
-    """Messages and tools as the model wants them written down.
+    """Write messages and tools as the chat template does.
 
     variables  further ones of the template
 

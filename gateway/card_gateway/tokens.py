@@ -57,7 +57,7 @@ class TokenTexts:
         return token in self._special
 
     def text(self, tokens: list[int]) -> str:
-        """What the tokens write."""
+        """The text of the tokens together."""
         return str(self._tokenizer.decode_batch([tokens], skip_special_tokens=True)[0])
 
     def ids(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -82,7 +82,7 @@ class TraceTexts:
     """Tells the text of each token once, beside the events of an answer that name it first."""
 
     def __init__(self, tokens: TokenTexts | None) -> None:
-        """Without a tokenizer `tokens` is None, and the texts are left out."""
+        """`tokens` is None if there is no tokenizer; then texts are missing."""
         self._tokens = tokens
         self._told: set[int] = set()
 
@@ -115,7 +115,7 @@ class Told:
     is_special: bool = False
 
     def as_json(self) -> Json:
-        """As chats and responses have it."""
+        """The token in the form of chats and responses."""
         rivals = [_named(text, value) for text, value in self.rivals]
         return {**_named(self.text, self.log_prob), "top_logprobs": rivals}
 

@@ -45,13 +45,6 @@ def guard(
     tls_client_ca: Annotated[
         Path | None, _option("PEM file that clients' certificates must be signed by (mutual TLS).")
     ] = None,
-    triton_ca: Annotated[
-        Path | None, _option("PEM file that verifies Triton, where it speaks TLS.")
-    ] = None,
-    triton_cert: Annotated[
-        Path | None, _option("PEM file of our certificate for Triton (mutual TLS).")
-    ] = None,
-    triton_key: Annotated[Path | None, _option("PEM file of its key.")] = None,
     message_bytes: Annotated[int, _option("Largest request.", min=1)] = Guard.message_bytes,
     calls: Annotated[
         int, _option("Most calls at a time; more get RESOURCE_EXHAUSTED.", min=1)
@@ -84,7 +77,6 @@ def guard(
             connection_s=connection_s,
             beats=beats,
             tls=Tls.if_wanted(False, tls_client_ca, tls_cert, tls_key),
-            triton_tls=Tls.if_wanted(False, triton_ca, triton_cert, triton_key),
         )
         allow_descriptors()
         asyncio.run(_serve_until_told(settings, drain_s))
@@ -94,7 +86,7 @@ def guard(
 
 
 def _listen(host: str, port: int) -> str:
-    """As gRPC writes it: an IPv6 address in brackets."""
+    """Host and port in gRPC's form: an IPv6 address stands in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 

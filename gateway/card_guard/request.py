@@ -65,7 +65,7 @@ def _problem_of(request: service_pb2.ModelInferRequest, models: Collection[str])
 
 
 def _excess(request: service_pb2.ModelInferRequest) -> str | None:
-    """What the request has too many of; None: nothing."""
+    """Say which part of the request is too large. None: no part is."""
     parts = {
         "inputs": request.inputs,
         "outputs": request.outputs,

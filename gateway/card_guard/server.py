@@ -50,7 +50,6 @@ class Guard:
     connection_s: int | None = None
     beats: int | None = None
     tls: Tls | None = None
-    triton_tls: Tls | None = None
 
 
 async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
@@ -60,7 +59,8 @@ async def serve(guard: Guard, stop: asyncio.Event, drain_s: float) -> None:
         StartError: the address cannot be listened on, or a certificate cannot be used.
     """
     credentials = None if guard.tls is None else _server_credentials(guard.tls)
-    async with _channel(guard) as channel:
+    to_triton = grpc.aio.insecure_channel(guard.triton, channel_options(guard.triton))
+    async with to_triton as channel:
         server = grpc.aio.server(
             handlers=[
                 Proxy(
@@ -123,23 +123,8 @@ def _for_clients(guard: Guard) -> list[tuple[str, int]]:
     return options
 
 
-def _channel(guard: Guard) -> grpc.aio.Channel:
-    options = channel_options(guard.triton)
-    if guard.triton_tls is None:
-        return grpc.aio.insecure_channel(guard.triton, options)
-    ca, cert, key = _contents(guard.triton_tls)
-    credentials = grpc.ssl_channel_credentials(ca, key, cert)
-    return grpc.aio.secure_channel(guard.triton, credentials, options)
-
-
 def _server_credentials(tls: Tls) -> grpc.ServerCredentials:
-    ca, cert, key = _contents(tls)
+    ca, cert, key = (None if p is None else p.read_bytes() for p in (tls.ca, tls.cert, tls.key))
     if cert is None or key is None:
         raise StartError("clients' certificates cannot be asked for without one of our own")
     return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
-
-
-def _contents(tls: Tls) -> tuple[bytes | None, bytes | None, bytes | None]:
-    """Of `ca`, `cert` and `key`."""
-    ca, cert, key = (None if p is None else p.read_bytes() for p in (tls.ca, tls.cert, tls.key))
-    return ca, cert, key

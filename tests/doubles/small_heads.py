@@ -14,6 +14,7 @@ from card.engines.checkpoints import DenseMatrix
 from card.engines.options import EngineOptions
 from card.settings import REPOSITORY_ROOT
 from card.speculation.drafters.heads.base import StatesEngine
+from card.speculation.drafters.heads.blocks import HeadShape
 from card.speculation.drafters.heads.formats import DSPARK, EAGLE3, HeadConfig, head_of
 from card.speculation.drafters.heads.loading import HEADS as HEADS_BY_KIND
 from training.heads.files import config_of, write_head
@@ -58,7 +59,7 @@ def random_head(
     a = architecture_of(config.decoder, Path("config.json"))
     ranked = np.arange(0, vocabulary, 2)
     module, engine = HEADS_BY_KIND[kind]
-    head = module(config, a, taps=2, tapped=TAPPED, ids=len(ranked), biases=(False, False))
+    head = module(config, a, HeadShape(2, TAPPED, len(ranked)))
     embedding = np.random.default_rng(seed).standard_normal((vocabulary, a.hidden))
     made: StatesEngine = engine(
         head.eval(), DenseMatrix(embedding.astype("f4")), 1.0, ranked, OPTIONS
@@ -88,5 +89,5 @@ def save_random_head(
     layer = architecture_of(config.decoder, directory / "config.json")
     module, _ = HEADS_BY_KIND[kind]
     tapped = len(taps) * a.hidden
-    head = module(config, layer, taps=len(taps), tapped=tapped, ids=ids, biases=(False, False))
+    head = module(config, layer, HeadShape(len(taps), tapped, ids))
     write_head(head, said, np.arange(ids) * (a.vocabulary // ids), directory)

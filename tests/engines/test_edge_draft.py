@@ -13,7 +13,7 @@ from card_client.cli import app
 from card_client.edge import TransformersModel
 
 
-def test_a_draft_of_fewer_tokens_than_the_server_writes_is_told_so() -> None:
+def test_draft_when_it_has_fewer_tokens_than_the_server_writes_gets_an_error() -> None:
     model = TransformersModel.load(DRAFT)
     with pytest.raises(CardError, match="token 9999, and the draft knows 3072 tokens alone"):
         model.next_token([1, 9999])

@@ -178,7 +178,7 @@ def test_a_broken_file_is_said_once_and_not_believed(
 
 
 @pytest.mark.usefixtures("service")
-def test_a_target_whose_rows_influence_each_other_is_refused_and_never_remembered(
+def test_target_when_its_rows_influence_each_other_is_refused_and_not_cached(
     pair: Settings, service: Path
 ) -> None:
     with pytest.raises(EngineError, match=r"influence each other.*target\.dtype"):

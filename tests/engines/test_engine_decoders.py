@@ -70,7 +70,7 @@ def test_decoders_that_round_otherwise_are_not_used(tmp_path: Path) -> None:
 # --- graphs for fixed numbers of rows -------------------------------------------------------------
 
 
-def test_a_model_whose_decoders_round_otherwise_goes_without_them(tmp_path: Path) -> None:
+def test_model_when_its_decoders_round_differently_uses_none_of_them(tmp_path: Path) -> None:
     """Of very small models the plugin may fuse more where it knows the rows. Here those for few
     rows are another model's."""
     tiny_models.save(tmp_path, "llama2")

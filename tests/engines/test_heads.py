@@ -20,6 +20,7 @@ from card.engines import EngineError, Ranking, SequenceTokens
 from card.engines.architecture import architecture_of
 from card.speculation.drafters.heads.base import StatesEngine
 from card.speculation.drafters.heads.block_engine import BlockEngine
+from card.speculation.drafters.heads.blocks import HeadShape
 from card.speculation.drafters.heads.dspark import DSpark
 from card.speculation.drafters.heads.engine import HeadEngine
 from card.speculation.drafters.heads.formats import head_of
@@ -140,7 +141,7 @@ def test_block_is_that_of_speculators_when_states_are_known(
         assert_as_expected(block_of(engine, expected, known), expected["logits"])
 
 
-def test_block_begins_with_the_tokens_whose_states_are_late_or_not_finite(target: Path) -> None:
+def test_block_when_states_are_late_or_not_finite_begins_with_their_tokens(target: Path) -> None:
     expected = load_file(HEADS / "dflash/expected.safetensors")
     engine = load_head(HEADS / "dflash", target, OPTIONS)
     assert isinstance(engine, BlockEngine)
@@ -190,7 +191,7 @@ def test_head_of_z_lab_is_read_with_taps_one_higher_and_the_targets_output(tmp_p
     a = architecture_of(shape, tmp_path)
     config = head_of(shape | z_lab)
     assert config is not None
-    head = DSpark(config, a, taps=2, tapped=2 * hidden, ids=vocabulary, biases=(False, False))
+    head = DSpark(config, a, HeadShape(2, 2 * hidden, vocabulary))
     tensors = {name: it for name, it in head.state_dict().items() if name != "lm_head.weight"}
     output = {"lm_head.weight": model.get_output_embeddings().weight.detach()}
     found = []

@@ -104,7 +104,7 @@ def test_fields_of_ours_reach_the_replica(fleet: Fleet) -> None:
     assert len(texts) == 1
 
 
-def test_load_is_told_under_the_names_that_the_picker_reads(fleet: Fleet) -> None:
+def test_metrics_when_streams_run_show_load_under_the_pickers_names(fleet: Fleet) -> None:
     replica = fleet.replicas[0]
     kv = "nv_trt_llm_kv_cache_block_metrics"
     quiet = told(replica)

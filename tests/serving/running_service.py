@@ -19,6 +19,7 @@ from typing import Any
 
 import tritonclient.grpc.aio as grpc
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from real_pair import PAIR
 from tritonclient.grpc import InferResult
 from wire_tensors import tensor_of
@@ -29,7 +30,7 @@ from card.serving.supervision.residue import sweep
 from card.serving.supervision.states import PROBATION_S
 from card.settings import REPOSITORY_ROOT, load_settings
 from loading.service import Service, starting_service
-from loading.supervised import SUPERVISOR
+from loading.supervised import SUPERVISOR, open_local
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -141,6 +142,20 @@ class RunningService(Service):
         _, text = _post(f"{self.http}/v2/models/ensemble/generate_stream", body)
         lines = (line for line in text.splitlines() if line.startswith("data: "))
         return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the samples of a metric with these labels. Raises `OSError`."""
+        url = f"http://{self.server.host}:{self.settings.serving.metrics_port}/metrics"
+        with open_local(url, 10.0) as answer:
+            page = answer.read().decode()
+        # All other lines stay unread: parsing them again and again would keep a core busy.
+        lines = (line for line in page.splitlines() if line.startswith(name))
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families("\n".join(lines) + "\n")
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
 
     def is_healthy(self) -> bool:
         return get(f"{self.http}/v2/health/ready")[0] == 200

@@ -201,7 +201,7 @@ def mutual(start_service: StartService, certificates: Certificates) -> Iterator[
         yield service
 
 
-def test_an_open_door_without_a_guard_is_told_of(mutual: RunningService) -> None:
+def test_service_when_it_is_open_without_a_guard_logs_a_warning(mutual: RunningService) -> None:
     assert "unguarded" in mutual.log.read_text()
 
 
@@ -234,7 +234,7 @@ def test_inference_over_http_can_be_closed(
 
 
 @pytest.mark.parametrize("known", ["nothing", "the authority", "a strange certificate"])
-def test_mutual_tls_admits_nobody_else(
+def test_mutual_tls_when_a_certificate_is_unknown_refuses_the_client(
     mutual: RunningService, certificates: Certificates, known: str
 ) -> None:
     channel = {

@@ -188,7 +188,7 @@ async def test_texts_go_on_without_a_draft_when_it_does_not_load_until_it_does(
     assert service.server_pid == server
 
 
-async def test_a_server_that_somebody_else_tells_to_end_is_replaced_at_once(
+async def test_server_when_another_program_ends_it_is_replaced_at_once(
     service: RunningService,
 ) -> None:
     """Triton would stop to listen, and keep its streams open without a word."""
@@ -207,7 +207,7 @@ async def test_a_server_that_somebody_else_tells_to_end_is_replaced_at_once(
 
 
 @KEEPS_THE_SERVER
-async def test_a_target_of_an_older_epoch_that_wakes_up_harms_nobody(
+async def test_target_of_an_older_epoch_when_it_wakes_harms_no_stream(
     start_service: StartService,
 ) -> None:
     """While it is stopped in the midst of a text, the client leaves and `card` dies."""

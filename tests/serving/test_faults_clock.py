@@ -64,7 +64,7 @@ def left_behind() -> set[Path]:
     return set(Path("/dev/shm").glob("*faketime_s*_*"))
 
 
-async def test_a_clock_that_jumps_changes_no_text_and_costs_nobody_anything(
+async def test_clock_when_it_jumps_changes_no_text_and_ends_no_request(
     clock: Clock, service: RunningService
 ) -> None:
     right = [await service.text(prompt, decoding="autoregressive", **REQUEST) for prompt in PROMPTS]

@@ -59,7 +59,7 @@ def strike_the_next_servers(known: set[int], *blows: signal.Signals) -> set[int]
     return struck
 
 
-async def test_shared_memory_that_somebody_removes_ends_the_service_with_words_that_say_so(
+async def test_service_when_its_shared_memory_is_removed_ends_with_the_reason(
     start_service: StartService,
 ) -> None:
     """As systemd does when the last session of a user ends, unless it is told not to."""

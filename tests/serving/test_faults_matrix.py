@@ -50,7 +50,9 @@ async def test_no_stream_is_wrong_or_hangs_and_the_service_comes_back(
     assert len(Traces.of(ordeal.service).paths()) == TRACES
 
 
-async def test_a_draft_that_lies_changes_no_text_and_kills_nobody_else(ordeal: Ordeal) -> None:
+async def test_draft_when_it_lies_changes_no_text_and_kills_no_other_process(
+    ordeal: Ordeal,
+) -> None:
     """It writes into the pool that the real draft uses too; that one may fall over it."""
     service = ordeal.service
     before = service.health_but_loads

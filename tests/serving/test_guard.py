@@ -229,7 +229,7 @@ async def test_a_server_that_is_away_is_unavailable(server: RunningService) -> N
     assert "127.0.0.1:1" not in refused.value.message, "where it would be is no stranger's business"
 
 
-async def test_mutual_tls_admits_whoever_has_a_certificate_and_nobody_else(
+async def test_guard_with_mutual_tls_when_a_certificate_is_unknown_refuses_the_client(
     server: RunningService, certificates: Certificates
 ) -> None:
     chain, key = certificates.server

@@ -57,7 +57,9 @@ def listening(pid: int) -> set[int]:
     return {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN}
 
 
-async def test_requests_that_end_a_server_come_to_nobody(guarded: RunningService) -> None:
+async def test_guard_when_a_request_would_end_the_server_refuses_it(
+    guarded: RunningService,
+) -> None:
     pid = guarded.server_pid
     with grpc.insecure_channel(guarded.grpc) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

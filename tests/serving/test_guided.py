@@ -60,7 +60,9 @@ async def test_eight_guided_streams_write_what_the_target_alone_writes(
         assert list(json.loads(text)) == SCHEMA["required"]
 
 
-async def test_a_guide_that_cannot_be_compiled_harms_nobody(server: RunningService) -> None:
+async def test_guide_when_it_cannot_be_compiled_harms_no_other_request(
+    server: RunningService,
+) -> None:
     chain = "".join(f"r{i}: r{i + 1} r{i + 1}\n" for i in range(3000))
     hostile = {
         ("json_schema", '{"properties": {"a": {"type": "strin"}}}'): "#/properties/a",

@@ -112,7 +112,7 @@ def test_every_alert_compares_something_that_exists(scraped: Prometheus) -> None
     assert empty == []
 
 
-def test_prometheus_evaluates_every_rule_and_a_healthy_service_wakes_nobody(
+def test_prometheus_when_the_service_is_healthy_evaluates_every_rule_and_fires_none(
     scraped: Prometheus,
 ) -> None:
     known = {rule["alert"] for rule in alerts()}

@@ -158,7 +158,7 @@ def test_bad_json_is_refused_by_name(
 )
 @pytest.mark.parametrize("endpoint", ["generate", "generate_stream"])
 @pytest.mark.parametrize("field", [b"id", b"note"])
-def test_bytes_that_are_no_text_are_refused_and_nobody_waits(
+def test_bytes_when_they_are_no_text_are_refused_at_once(
     server: RunningService, model: str, prompt: bytes, endpoint: str, field: bytes
 ) -> None:
     """Triton's HTTP front end hands them on as they are, in a request's id too."""

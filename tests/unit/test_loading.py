@@ -39,7 +39,7 @@ class Model:
         assert not self._thread.is_alive()
 
 
-def test_who_measures_waits_until_nobody_loads_and_lets_nobody_begin(tmp_path: Path) -> None:
+def test_measurement_when_other_models_load_waits_and_keeps_new_loads_back(tmp_path: Path) -> None:
     loading = Model(tmp_path, measures=False)
     assert loading.loads.wait(_SOON_S)
     measuring = Model(tmp_path, measures=True)
@@ -63,7 +63,7 @@ def test_two_that_want_to_measure_do_so_one_after_the_other(tmp_path: Path) -> N
         first.end()
 
 
-def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_load_lock_when_a_process_forks_meanwhile_is_not_held_by_the_child(tmp_path: Path) -> None:
     """It shares all that is open, whatever a library forked it for."""
     lives, ends = os.pipe()
     with LoadLock(tmp_path).loading():

@@ -1,4 +1,4 @@
-"""What `scripts/run` does once everything is installed."""
+"""`scripts/run` after the set-up."""
 
 import signal
 

@@ -1,4 +1,4 @@
-"""What `scripts/run` does once everything is installed: one completion, or a server.
+"""`scripts/run` after the set-up: one completion, or a server.
 
 The prompt is decoded twice, with CARD and plainly; the text streams to the terminal the first
 time, and both figures are put side by side. Every signal leads through the same exit, which stops
@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Annotated, Any, NoReturn, TypeVar
+from typing import IO, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -36,14 +36,13 @@ from loading.supervised import (
     complaints,
     last_words,
 )
+from refusal import REFUSED, refuse
 
 COMPLETION_TOKENS = 192
 INTERRUPTED = 130
-LACKING = 2
-"""Exit code when the machine or the settings lack something, as the supervisor's."""
 LOOK_S = 0.1
 OPENAI_PORT = 9000
-"""As of the OpenAI-compatible frontend that Triton itself brings."""
+"""The port of Triton's own OpenAI-compatible frontend."""
 
 Result = TypeVar("Result")
 
@@ -109,13 +108,13 @@ def run(
     errors = Console(stderr=True)
     serves = serve or openai
     if serves and prompt is not None:
-        _refuse("a server is asked by its clients: leave out the prompt, or --serve and --openai")
+        refuse("a server is asked by its clients: leave out the prompt, or --serve and --openai")
     try:
         chosen = {} if model is None else {"target": {"path": _fetched(model)}}
         without = {"draft": None} if no_draft or model is not None else {}
         loaded = load_settings(settings, **chosen, **without)
     except SettingsError as error:
-        _refuse(str(error))
+        refuse(error)
     serving = loaded.serving
     ports = {
         "http_port": http_port or serving.http_port,
@@ -130,13 +129,13 @@ def run(
     if openai:
         options["--openai-port"] = openai_port
     if problem := check_ports(options, serving.address):
-        _refuse(problem)
+        refuse(problem)
     serving = serving.model_copy(update=ports)
     loaded = loaded.model_copy(update={"serving": serving})
     try:
         asked = None if serves else prompt_of(loaded, prompt, raw=raw, system=system)
     except (CardError, ChatTemplateError) as error:
-        _refuse(str(error))
+        refuse(error)
     question = None
     if asked is not None:
         if max_tokens is None:
@@ -161,7 +160,7 @@ def run(
         except ProcessEndedError as error:
             # The log of a server that is kept is on the terminal.
             print(f"error: {error}" if serves else last_words(log), file=sys.stderr)
-            raise typer.Exit(LACKING if error.code == LACKING else 1) from None
+            raise typer.Exit(REFUSED if error.code == REFUSED else 1) from None
         except CardError as error:
             errors.print(f"error: {error}", style="red", highlight=False, markup=False)
             if told := complaints(log):  # which goes with the server
@@ -282,10 +281,5 @@ def _fetched(model: str) -> Path:
     """The folder of a model that `scripts/setup --model` fetches."""
     folder = REPOSITORY_ROOT / "models" / model
     if not folder.is_dir():
-        _refuse(f"{folder} does not exist; fetch the model with: ./scripts/setup --model {model}")
+        refuse(f"{folder} does not exist; fetch the model with: ./scripts/setup --model {model}")
     return folder
-
-
-def _refuse(reason: str) -> NoReturn:
-    print(f"error: {reason}", file=sys.stderr)
-    raise typer.Exit(LACKING)

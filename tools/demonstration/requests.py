@@ -1,4 +1,4 @@
-"""What the target is asked, within whatever limits the settings have."""
+"""Prompts and commands for the target, within the limits of the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `scripts/fleet` does once everything is installed."""
+"""`scripts/fleet` after the set-up."""
 
 import signal
 

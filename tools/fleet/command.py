@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -17,8 +17,8 @@ from demonstration.gateway import curl_line
 from environments import EnvironmentFailedError
 from fleet.running import LOOK_S, PORTS, Fleet, fleet_of, running
 from loading.supervised import ProcessEndedError
+from refusal import refuse
 
-LACKING = 2
 LOGS = REPOSITORY_ROOT / "build" / "fleet"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -48,7 +48,7 @@ def fleet(
     if problem := check_ports(
         {"--port": port} | {f"port {one}": one for one in taken}, "127.0.0.1"
     ):
-        _refuse(problem)
+        refuse(problem)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
@@ -63,7 +63,7 @@ def fleet(
     except _Interrupted:
         raise typer.Exit(0) from None
     except (EnvironmentFailedError, ProcessEndedError) as error:
-        _refuse(f"{error}; see {LOGS}")
+        refuse(f"{error}; see {LOGS}")
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -80,8 +80,3 @@ def _say(made: Fleet) -> None:
     print(f"replicas   {made.router.url}/workers")
     print(f"logs       {LOGS}")
     print(curl_line(made.router.url), flush=True)
-
-
-def _refuse(reason: str) -> NoReturn:
-    print(f"error: {reason}", file=sys.stderr)
-    raise typer.Exit(LACKING)

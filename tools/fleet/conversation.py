@@ -47,7 +47,7 @@ def ask(
     max_tokens: int,
     begun: Callable[[Turn], None] = lambda turn: None,
 ) -> Turn:
-    """Stream the greedy answer to `messages`; `begun` hears of the first token."""
+    """Stream the greedy answer to `messages`; `begun` is called at the first token."""
     turn = Turn(time.monotonic())
     body = {
         "model": MODEL,

@@ -54,7 +54,7 @@ class ReplicaProcess(ChildProcess):
         """settings  another settings file; None: built in"""
         self.ports, self._log = ports, log
         self.url = f"http://127.0.0.1:{ports['openai']}"
-        """Of OpenAI's interface, without a path."""
+        """The URL of OpenAI's interface, without a path."""
         options = [f"--{name}-port={port}" for name, port in ports.items()]
         options += [] if settings is None else [f"--settings={settings}"]
         command = [sys.executable, "-m", "demonstration", "--openai", *options]

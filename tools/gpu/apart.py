@@ -118,7 +118,7 @@ def _end(process: SpawnProcess, *, patiently: bool) -> None:
 def _run(
     phase: Callable[[Job], Iterator[Found]], job: Job, results: Connection, said: Path
 ) -> None:
-    """What the phase's process does."""
+    """Run the phase, in its process."""
     os.setsid()
     # A run that is killed leaves no model on the device.
     parent = multiprocessing.parent_process()

@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -20,10 +20,11 @@ from gpu.models import FULL, TINY, bundled_pair
 from gpu.phases import PHASES, Job
 from gpu.report import Found, PhaseRecord, Report, environment_of
 from gpu.timing import slowness
+from refusal import refuse
 
-FAILED, REFUSED = 1, 2
+FAILED = 1
 LIMIT_S = 240.0
-"""Of a phase, on a GPU. On a processor it follows from what the processor can do."""
+"""Most seconds of a phase on a GPU. On a processor the limit follows from its speed."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -58,14 +59,14 @@ def check(
     """
     names = [name.strip() for name in only.split(",")]
     if unknown := [name for name in names if name not in PHASES]:
-        _refuse(f"--only: no phase is named {unknown[0]!r}; allowed: {', '.join(PHASES)}")
+        refuse(f"--only: no phase is named {unknown[0]!r}; allowed: {', '.join(PHASES)}")
     try:
         seen = Devices.seen()
         found = choose_device(device, seen)
         choose_device(draft_device or device, seen)
     except (EngineError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        _refuse(f"{reason}; `--device cpu` tries the script without a GPU")
+        refuse(f"{reason}; `--device cpu` tries the script without a GPU")
     if results is None and found.type == "cuda":
         results = REPOSITORY_ROOT / "benchmarks/results"
     report = Report(environment_of(found), phases=[PhaseRecord(name) for name in names])
@@ -76,23 +77,18 @@ def check(
             kept = tempfile.TemporaryDirectory(prefix="card-gpu-", dir=scratch)
             folder = Path(exits.enter_context(kept))
         except OSError as error:
-            _refuse(f"--scratch: {error}")
+            refuse(f"--scratch: {error}")
         try:
             if results is not None:
                 results.mkdir(parents=True, exist_ok=True)
                 report.file = results / f"{datetime.now().astimezone():%Y-%m-%dT%H%M%S}-gpu.json"
             report.write()
         except OSError as error:
-            _refuse(f"--results: {error}")
+            refuse(f"--results: {error}")
         extent = TINY if found.type == "cpu" else FULL
         job = Job(bundled_pair(), str(found), draft_device or device, extent, folder)
         _run(report, job, limit_s or LIMIT_S * slowness(found))
     raise typer.Exit(0 if report.passed else FAILED)
-
-
-def _refuse(why: str) -> NoReturn:
-    typer.echo(f"gpu_check: {why}", err=True)
-    raise typer.Exit(REFUSED)
 
 
 def _run(report: Report, job: Job, limit_s: float) -> None:

@@ -56,7 +56,7 @@ class Extent:
 
 FULL = Extent(1152, 256, 4, 96, 192, 30, 1 << 30, "1b-8b")
 TINY = Extent(300, 48, 1, 16, 16, 3, 1 << 25, "tiny", streams=2)
-"""For a processor, which only shows that the code runs."""
+"""The extent on a processor, where the check only shows that the code runs."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def bundled_pair() -> Pair:
 
 
 def load_target(pair: Pair, device: str, dtype: Dtype, context: int) -> CheckedEngine:
-    """With room for the two sessions and two paths that the self-check needs."""
+    """A target with room for the two sessions and two paths of the self-check."""
     options = EngineOptions(context, sessions=2, paths=2, dtype=dtype, threads=1, device=device)
     return _load(pair.target, options)
 

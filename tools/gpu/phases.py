@@ -22,12 +22,12 @@ _TOKENIZER = REPOSITORY_ROOT / "tests/pair/draft"
 """Every checkout has it, and it has fewer ids than any of the shapes."""
 _UNREAL = "random weights: compute and memory traffic are real, the text is not"
 AGREEMENT = 0.8
-"""Of the random pair."""
+"""Wanted agreement of the random pair."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a phase looks at.
+    """The inputs of a phase.
 
     pair     the pair of the checkout
     scratch  folder for the random pair, which all phases share
@@ -41,7 +41,7 @@ class Job:
 
 
 def random_pair(job: Job) -> Pair:
-    """The pair of random weights, which the first phase that wants it makes. Raises
+    """The pair of random weights, which the first phase that needs it makes. Raises
     `aligned.AlignmentError`."""
     folder, shape = job.scratch / "pair", job.extent.shape
     made = folder / "pair.json"
@@ -100,7 +100,7 @@ tiny one."""
 def _time_systems(
     job: Job, pair: Pair, *demands: Demand, shapes: Sequence[str] = ("chain",)
 ) -> Iterator[Found]:
-    """What they wrote is checked too."""
+    """Time every system, and check that all wrote the same texts."""
     settings = settings_of(
         pair,
         job.extent,

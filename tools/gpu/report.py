@@ -1,4 +1,4 @@
-"""What was found, as lines and as JSON that is whole at every moment."""
+"""The findings as lines, and as a JSON file that is complete at every moment."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Timed:
 
 
 Found = Check | Timed
-"""What a phase finds in one step."""
+"""One finding of a phase."""
 
 State = Literal["running", "finished", "failed", "over its time", "cut off", "not begun"]
 

@@ -14,12 +14,13 @@ from bench.measurement import Task
 from card.engines import SequenceTokens
 from card.settings import Settings
 from gpu.models import CheckedEngine, Extent, Pair
+from writing import read
 
 _BEHIND = 256
 """Positions that a timed step attends to, or half the context."""
 _SEED, _THREADS = 0, 1
 _USUAL_PRODUCT_S = 1e-3
-"""Of a product as `slowness` makes it, on a processor for which the usual limits are ample."""
+"""Seconds of the product in `slowness` on a processor for which the usual limits suffice."""
 
 
 def slowness(device: torch.device) -> float:
@@ -54,10 +55,7 @@ def step_costs(model: str, engine: CheckedEngine, extent: Extent) -> Iterator[St
     behind = min(_BEHIND, extent.context // 2)
     floor_ms = 1e3 * _bytes_read(engine, behind) / (bandwidth * 1e9)
     session = engine.open_session()
-    for start in range(0, behind, 64):
-        chunk = [1] * min(64, behind - start)
-        engine.forward([SequenceTokens(session, chunk, logits=0)])
-        engine.commit_kv(session, range(len(chunk)))
+    read(engine, session, [1] * behind)
     for rows in extent.rows:
 
         def step(rows: int = rows) -> None:
@@ -79,7 +77,7 @@ def _copy_bandwidth_gb_s(device: torch.device, size: int) -> float:
 
 
 def _bytes_read(engine: CheckedEngine, positions: int) -> int:
-    """Of the linear layers and of the KV cache; of the embedding a step reads a few rows."""
+    """Bytes of the linear layers and the KV cache. A step reads few rows of the embedding."""
     a = engine.architecture
     attention = a.head_size * (2 * a.heads + 2 * a.kv_heads)
     weights = a.layers * a.hidden * (attention + 3 * a.intermediate) + a.hidden * a.vocabulary

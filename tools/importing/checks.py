@@ -1,4 +1,4 @@
-"""What CARD needs of a draft and a target, read from their files; no weight is loaded."""
+"""Checks of a draft and a target, from their files. No weight is loaded."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _weights(path: Path) -> list[Path]:
 
 
 def check_pair(draft: Model, target: Model) -> list[Finding]:
-    """Everything that can be said without loading a weight. Raises `PairError`."""
+    """The findings about both, without loading a weight. Raises `PairError`."""
     vocabulary = _vocabulary(draft, target)
     try:
         return [
@@ -159,7 +159,7 @@ def check_pair(draft: Model, target: Model) -> list[Finding]:
 
 
 def check_target(target: Model) -> list[Finding]:
-    """What can be said of a target alone. Raises `PairError`."""
+    """The findings about a target alone. Raises `PairError`."""
     try:
         kept = Finding("target's tensors", Verdict.MET, "\n".join(target.kept))
         return [

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -24,12 +23,11 @@ from importing.heads import LATE, check_head, head_at, measure_head
 from importing.measuring import measure, why_not_measured
 from importing.prediction import predicted_speed_up
 from importing.settings_file import settings_text, write_settings
+from refusal import refuse
 
 PROMPTS = REPOSITORY_ROOT / "benchmarks/prompts.jsonl"
 UNUSABLE = 1
 """Exit code for a pair that CARD cannot serve."""
-WRONG = 2
-"""Exit code when an argument or a file is wrong."""
 
 _STYLES = {Verdict.MET: "green", Verdict.LESS: "yellow", Verdict.UNMET: "red"}
 
@@ -80,10 +78,10 @@ def import_pair(
     """Check a draft and a target, write settings for them, measure their agreement."""
     console = Console()
     if settings is not None and os.path.lexists(settings) and not force:
-        _refuse(f"--settings {settings} exists; name another file, or add --force")
+        refuse(f"--settings {settings} exists; name another file, or add --force")
     named = [*paths] if draft is None else [draft, *paths]
     if len(named) != 2:
-        _refuse("name a draft and a target: DRAFT TARGET, or TARGET --draft DRAFT")
+        refuse("name a draft and a target: DRAFT TARGET, or TARGET --draft DRAFT")
     try:
         head, target = head_at(named[0]), Model.read(named[1])
         model: Model | Path = Model.read(named[0]) if head is None else named[0].resolve()
@@ -93,7 +91,7 @@ def import_pair(
             assert head is not None
             findings = check_head(head, model, target)
     except (PairError, OSError) as error:
-        _refuse(str(error))
+        refuse(error)
     console.print(_table(findings))
     if any(finding.verdict is Verdict.UNMET for finding in findings):
         console.print("These two models cannot be served together.", style="red")
@@ -118,7 +116,7 @@ def import_pair(
         else:
             _measure_head(console, loaded, texts, max_tokens)
     except (PromptsError, EngineError) as error:
-        _refuse(str(error))
+        refuse(error)
 
 
 def _write(file: Path | None, text: str) -> Settings:
@@ -129,7 +127,7 @@ def _write(file: Path | None, text: str) -> Settings:
         with tempfile.NamedTemporaryFile(suffix=".yaml") as nowhere:
             return write_settings(Path(nowhere.name), text)
     except (OSError, SettingsError) as error:
-        _refuse(str(error))
+        refuse(error)
 
 
 def _prompts(
@@ -207,8 +205,3 @@ def _table(findings: list[Finding]) -> Table:
         verdict = Text(finding.verdict.value, style=_STYLES[finding.verdict])
         table.add_row(finding.need, verdict, Text(finding.detail))
     return table
-
-
-def _refuse(reason: str) -> NoReturn:
-    print(f"error: {reason}", file=sys.stderr)
-    raise typer.Exit(WRONG)

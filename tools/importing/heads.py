@@ -19,9 +19,9 @@ from card.settings import CacheSettings, Settings
 from card.speculation.drafters.heads.formats import HeadConfig, head_of
 from card.speculation.drafters.heads.loading import load_head
 from card.speculation.drafters.heads.reading import read_head
-from importing.agreement import write_alone
 from importing.checks import Finding, Model, PairError, Verdict, check_target
 from model_files import ModelFilesError, model_files_of
+from writing import write_alone
 
 LATE = 4
 """Tokens without states, for the second figure of `measure_head`."""

@@ -13,20 +13,21 @@ from card.engines.processor import resolve_dtype
 from card.loading import load_engine
 from card.sampling import SamplingParameters
 from card.settings import CacheSettings, Settings
-from importing.agreement import Ranks, ranks_along, write_alone
+from importing.agreement import Ranks, ranks_along
 from importing.checks import Model
+from writing import write_alone
 
 LOADED_BYTES_PER_BYTE = 2.0
 """Memory at load for a byte of weights: they are read, and prepared for the processor."""
 
 _KEPT_BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "int4": 1}
 _STORED_BYTES = 2
-"""Of one weight in `Model.bytes`."""
+"""Bytes of one weight in `Model.bytes`."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a pair did here.
+    """The measurements of a pair on this machine.
 
     ranks            the draft's, of all tokens that the target wrote
     *_costs_ms       milliseconds of a pass by its rows, each model alone on the machine

@@ -1,4 +1,4 @@
-"""What the planner's arithmetic says of a measured pair on this machine."""
+"""The speed-up that the planner computes for a measured pair on this machine."""
 
 from __future__ import annotations
 

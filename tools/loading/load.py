@@ -5,25 +5,25 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from bench.prompts import PromptsError, read_prompts
+from bench.chats import read_chats
+from bench.prompts import PromptsError
 from card.settings import REPOSITORY_ROOT, SettingsError, load_settings
 from card_client import CardError
 from card_client.chat_template import ChatTemplateError
-from card_gateway.template import read_model
 from loading.memory import long_texts, most_held, shares, shares_table
 from loading.perf_analyzer import Measurement, NothingMeasuredError, PerfAnalyzerError, measure
 from loading.service import Service, results_folder, running_service
 from loading.supervised import ProcessEndedError
+from refusal import REFUSED, refuse
 
 CONCURRENCIES = (1, 4, 8)
 PROMPTS = REPOSITORY_ROOT / "benchmarks" / "prompts" / "suite.jsonl"
-LACKING = 2
 
 console = Console()
 
@@ -75,9 +75,9 @@ def load(
             return
         texts = _chats(settings) if prompt is None else [prompt]
     except (SettingsError, ChatTemplateError, PromptsError, CardError) as error:
-        _refuse(error)
+        refuse(error)
     except ProcessEndedError as error:
-        _refuse(f"{error}; see {folder / 'service.log'}")
+        refuse(f"{error}; see {folder / 'service.log'}")
     request: dict[str, Any] = {"max_tokens": max_tokens, "stream": True, "end_id": -1}
     if decoding is not None:
         request["decoding"] = decoding
@@ -91,13 +91,13 @@ def load(
             except NothingMeasuredError as error:
                 console.print(f"{streams} streams: {error}", highlight=False, markup=False)
     except PerfAnalyzerError as error:
-        _refuse(error)
+        refuse(error)
     finally:
         if table.rows:
             console.print(table)
     console.print(f"raw figures: {folder}", highlight=False)
     if not table.rows:
-        raise typer.Exit(LACKING)
+        raise typer.Exit(REFUSED)
 
 
 def _held(service: Service) -> Table:
@@ -109,14 +109,8 @@ def _held(service: Service) -> Table:
 
 def _chats(settings_file: Path | None) -> list[str]:
     """The chats of the benchmark's suite, as the target's template writes them."""
-    template, tokenizer = read_model(load_settings(settings_file).target.path)
-    found = read_prompts(PROMPTS, tokenizer, render=template.render)
+    _, found = read_chats(load_settings(settings_file).target.path, PROMPTS)
     return [prompt.text for prompt in found if prompt.is_chat]
-
-
-def _refuse(error: Exception | str) -> NoReturn:
-    console.print(f"error: {error}", style="red", highlight=False, markup=False)
-    raise typer.Exit(LACKING) from None
 
 
 def _table(max_tokens: int) -> Table:

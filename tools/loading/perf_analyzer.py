@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
-"""What the program links to and a plain machine lacks, and how nvidia-pytriton names its copies."""
+"""Libraries that the program needs and a plain machine lacks, and nvidia-pytriton's copies."""
 _IN_VAIN = "No valid requests recorded"
 _HERE = "127.0.0.1,localhost,::1"
 WINDOWS = 3
-"""It wants so many windows in a row; how far they differ is shown, not judged."""
+"""Windows in a row that perf_analyzer measures. How far they differ is shown, not judged."""
 
 
 class PerfAnalyzerError(RuntimeError):

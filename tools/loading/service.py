@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from prometheus_client.parser import text_string_to_metric_families
 
 from card.settings import REPOSITORY_ROOT, Settings
 from loading.supervised import (
     SUPERVISOR,
     SupervisedServer,
-    open_local,
     ready_of,
     reserved_serving,
 )
 
-_ANSWER_S = 10.0
 _LOOK_S = 0.1
 
 
@@ -43,7 +40,7 @@ class Service:
 
     @property
     def health(self) -> dict[str, Any]:
-        """What the supervisor says of itself. Raises `OSError`."""
+        """The supervisor's report under `/ready`. Raises `OSError`."""
         return ready_of(self.server.host, self.settings.serving.health_port)
 
     def processes(self) -> dict[str, int]:
@@ -53,24 +50,6 @@ class Service:
         models = {name: int(model["pid"] or 0) for name, model in health["models"].items()}
         own = {"supervisor": self.server.process.pid, "tritonserver": health["server_pid"]}
         return own | models | guard
-
-    def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that carry these labels. Raises `OSError`."""
-        url = f"http://{self.server.host}:{self.settings.serving.metrics_port}/metrics"
-        with open_local(url, _ANSWER_S) as answer:
-            page = answer.read().decode()
-        # Its lines alone: to parse all of them again and again would keep a core busy.
-        lines = (line for line in page.splitlines() if line.startswith(name))
-        return sum(
-            sample.value
-            for family in text_string_to_metric_families("\n".join(lines) + "\n")
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
-
-    def busy(self) -> tuple[float, float]:
-        """Slots in use and requests in the queue."""
-        return self.metric("card_slots_in_use"), self.metric("card_queued_requests")
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def open_local(request: str | urllib.request.Request, timeout_s: float) -> http.
 
 
 def ready_of(host: str, health_port: int) -> dict[str, Any]:
-    """What a supervisor says under `/ready`, ready or not. Raises `OSError`."""
+    """A supervisor's report under `/ready`, ready or not. Raises `OSError`."""
     try:
         with open_local(f"http://{host}:{health_port}/ready", _PAGE_S) as answer:
             return dict(json.load(answer))
@@ -79,7 +79,7 @@ def is_settled(host: str, health_port: int) -> bool:
 
 
 def last_words(log: IO[bytes]) -> str:
-    """Of a supervisor that did not start: its error lines, or the end of its log without any."""
+    """The error lines of a supervisor that did not start; without any, the end of its log."""
     lines = _lines(log)
     errors = [line for line in lines if line.startswith("error: ")]
     return "\n".join(errors or lines[-_LAST_LINES:])

@@ -28,7 +28,6 @@ _PROMPT = "The largest ocean is the"
 
 def main(
     functions: Annotated[bool, typer.Option(help="Also print the functions that ran.")] = False,
-    markdown: Annotated[bool, typer.Option(help="Print a table for docs/architecture.md.")] = False,
 ) -> None:
     """Print the modules between a client and its tokens, on the default path."""
     with tempfile.TemporaryDirectory() as name:
@@ -44,7 +43,7 @@ def main(
                 time.sleep(_IDLE_S)
             with _phase(folder, "request"):
                 _ask(service)
-            _print(_passed(folder), functions=functions, markdown=markdown)
+            _print(_passed(folder), functions=functions)
 
 
 def _traced_repository(folder: Path) -> Path:
@@ -108,11 +107,11 @@ def _passed(folder: Path) -> dict[str, dict[str, list[str]]]:
     return found
 
 
-def _print(passed: dict[str, dict[str, list[str]]], *, functions: bool, markdown: bool) -> None:
+def _print(passed: dict[str, dict[str, list[str]]], *, functions: bool) -> None:
     for process, modules in passed.items():
-        typer.echo(f"\n## {process}\n" if markdown else f"\n{process}")
+        typer.echo(f"\n{process}")
         for module, names in sorted(modules.items()):
-            typer.echo(f"- `{module}`" if markdown else f"  {module}")
+            typer.echo(f"  {module}")
             if functions:
                 typer.echo(f"      {', '.join(sorted(names))}")
     every = {module for modules in passed.values() for module in modules}

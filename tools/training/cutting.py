@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from safetensors import SafetensorError, safe_open
+
+from refusal import refuse
 
 _LAYER = re.compile(r"^(model\.layers\.)(\d+)(\..+)$")
 _COPIED = (
@@ -68,8 +69,7 @@ def main(
     try:
         cut(draft, smaller, layers)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        refuse(error)
     print(f"{smaller}: layer {', '.join(map(str, layers))} of {draft}")
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Divergence(str, Enum):
-    """What distillation lowers."""
+    """The divergence that distillation lowers."""
 
     FORWARD_KL = "forward_kl"
     REVERSE_KL = "reverse_kl"
@@ -28,7 +28,7 @@ class Divergence(str, Enum):
 
 
 def kl(first: Tensor, second: Tensor) -> Tensor:
-    """What it costs to take the second distribution for the first."""
+    """The Kullback-Leibler divergence from the first distribution to the second."""
     return (first.exp() * (first - second)).sum(dim=-1)
 
 

@@ -7,7 +7,6 @@ fast a text comes and never the text.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +15,10 @@ import typer
 from numpy.typing import NDArray
 
 from model_files import ModelFilesError, model_files_of
+from refusal import refuse
 
 NAME = "draft_vocabulary.json"
-"""As `card.engines.draft_vocabulary` reads it, in the draft's folder."""
+"""The file in the draft's folder that `card.engines.draft_vocabulary` reads."""
 
 
 def write_draft_vocabulary(
@@ -61,8 +61,7 @@ def command(
             raise ValueError(f"{texts} holds no ids, or others than the draft's {size}")
         write_draft_vocabulary(found, size, min(1.0, ids / size), draft)
     except (ModelFilesError, OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        refuse(error)
     listed = min(ids, size)
     counts = np.sort(np.bincount(found, minlength=size))[::-1]
     share = counts[:listed].sum() / counts.sum()

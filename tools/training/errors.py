@@ -1,4 +1,4 @@
-"""What training may raise."""
+"""The error that training raises."""
 
 
 class TrainingError(ValueError):

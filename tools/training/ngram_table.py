@@ -4,7 +4,6 @@ takes the one in its target's folder. It changes how fast a text comes and never
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from card.settings import REPOSITORY_ROOT
 from card.settings.paths import own_table
 from card.speculation.ngram_tables import MOST_FROZEN, table_of, write_table
 from model_files import ModelFiles, ModelFilesError, model_at, model_files_of
+from refusal import refuse
 
 
 def main(
@@ -34,9 +34,6 @@ def main(
     target: Annotated[
         Path, typer.Option(help="The model that defines the tokens.", show_default="models/target")
     ] = REPOSITORY_ROOT / "models/target",
-    contexts: Annotated[
-        int, typer.Option(help="How many contexts to keep.", min=1, max=MOST_FROZEN)
-    ] = MOST_FROZEN,
 ) -> None:
     """Write the table."""
     model = model_at(target)
@@ -45,13 +42,12 @@ def main(
         files = model_files_of(model)
         vocabulary = int(files.config()["vocab_size"])
         texts = [text for file in corpus for text in texts_of(file, files, vocabulary)]
-        table = table_of(texts, contexts)
+        table = table_of(texts, MOST_FROZEN)
         if not len(table):
             raise ValueError("the corpus repeats nothing: no context occurs twice")
         write_table(table, vocabulary, written)
     except (ModelFilesError, OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        refuse(error)
     print(f"{written}: {len(table)} contexts of {sum(map(len, texts))} tokens")
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from bench.prompts import PromptsError, read_prompts
-from card.engines import Engine, EngineError, SequenceTokens
+from bench.chats import read_chats
+from bench.prompts import PromptsError
+from card.engines import EngineError
 from card.loading import load_engine
-from card.sampling import History, SamplingParameters, sample
-from card.serving.requests.vocabulary import Vocabulary
+from card.sampling import SamplingParameters
 from card.settings import CacheSettings, SettingsError, load_settings
-from card_gateway.template import read_model
+from card_client.chat_template import ChatTemplateError
 from training.errors import TrainingError
 from training.terminal import bar, console, told
-
-_CHUNK = 64
+from writing import write_together
 
 
 def texts(
@@ -36,13 +34,11 @@ def texts(
         try:
             settings = load_settings(target={"path": str(target)}, speculation={"drafter": "ngram"})
             settings = settings.model_copy(update={"cache": CacheSettings(slots=at_once)})
-            tokenizer = Vocabulary.load(settings.target.path).tokenizer
-            template, _ = read_model(settings.target.path)
-            read = read_prompts(prompts, tokenizer, None, template.render)
+            _, read = read_chats(settings.target.path, prompts)
             if tokens > settings.limits.context_tokens:
                 raise TrainingError(f"--tokens {tokens}: limits.context_tokens is smaller")
             engine = load_engine(settings, "target")
-        except (SettingsError, EngineError, PromptsError) as error:
+        except (SettingsError, EngineError, PromptsError, ChatTemplateError) as error:
             raise TrainingError(str(error)) from error
         written: list[list[int]] = []
         while len(written) < count:
@@ -60,27 +56,3 @@ def _parameters(number: int, prompts: int) -> SamplingParameters:
     is_greedy = number < prompts and number % 2 == 0
     temperature = 0.0 if is_greedy else (0.8, 1.0)[number // 2 % 2]
     return SamplingParameters(temperature=temperature, seed=number)
-
-
-def write_together(
-    engine: Engine,
-    beginnings: Sequence[Sequence[int]],
-    parameters: Sequence[SamplingParameters],
-    length: int,
-) -> list[list[int]]:
-    """Go on with each beginning until it has `length` tokens; the texts share passes."""
-    histories = [History([*beginning], length) for beginning in beginnings]
-    sessions = [engine.open_session() for _ in beginnings]
-    for session, beginning in zip(sessions, beginnings, strict=True):
-        for start in range(0, len(beginning) - 1, _CHUNK):
-            chunk = [*beginning[:-1][start : start + _CHUNK]]
-            engine.forward([SequenceTokens(session, chunk, logits=0)])
-            engine.commit_kv(session, range(len(chunk)))
-    while going := [at for at, text in enumerate(histories) if len(text.tokens) < length]:
-        batch = [SequenceTokens(sessions[at], histories[at].tokens[-1:]) for at in going]
-        for at, logits in zip(going, engine.forward(batch), strict=True):
-            histories[at].append(sample(logits.row(0), histories[at], parameters[at]))
-            engine.commit_kv(sessions[at], [0])
-    for session in sessions:
-        engine.close_session(session)
-    return [history.tokens for history in histories]

@@ -1,4 +1,4 @@
-"""What the user sees: progress bars and errors in one line."""
+"""Progress bars, and errors in one line."""
 
 from __future__ import annotations
 

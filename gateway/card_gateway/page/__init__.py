@@ -16,7 +16,7 @@ FILES = {
     "/page.css": ("page.css", "text/css"),
     "/page.js": ("page.js", "text/javascript"),
 }
-"""By path; they hold no secret, so they are answered without a key."""
+"""File and media type by path. The files hold no secret, so no key is needed."""
 
 _HEADERS = {
     "Cache-Control": "no-cache",

@@ -1,4 +1,4 @@
-"""What a request may say, the chat that it stands for, and the errors of that chat."""
+"""The body of a request, the chat that it stands for, and the errors of that chat."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from card_gateway.tools.definitions import (
 )
 
 LOG_PROBABILITIES = "message.output_text.logprobs"
-"""What `include` calls them."""
+"""The name of log-probabilities in `include`."""
 
 
 class FunctionTool(Part):

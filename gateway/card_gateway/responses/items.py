@@ -24,7 +24,7 @@ class InputText(Part):
 
 
 class OutputText(Part):
-    """What the assistant said in an earlier turn."""
+    """Text of the assistant in an earlier turn."""
 
     type: Literal["output_text"]
     text: str
@@ -33,7 +33,7 @@ class OutputText(Part):
 
 
 class Refusal(Part):
-    """What the assistant said instead."""
+    """A refusal of the assistant in place of text."""
 
     type: Literal["refusal"]
     refusal: str
@@ -74,7 +74,7 @@ class CallOutputItem(_Item):
 
 
 class ReasoningItem(Part):
-    """Of another model: nothing here reads it."""
+    """Reasoning of another model. The gateway ignores it."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
@@ -120,7 +120,7 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
     """
     messages: list[Message] = []
     calls: list[ToolCall] = []
-    """Of the last message, which is the assistant's while `calls` may grow."""
+    """Calls of the last message, which is the assistant's."""
 
     def say(message: Message) -> None:
         if calls:
@@ -146,7 +146,7 @@ def messages_of(items: Sequence[Item]) -> list[Message]:
 
 _MOST_BYTES = 16 << 20
 MOST_REFERRED_BYTES = 1 << 20
-"""Of the items that one request refers to, as JSON: as much as a body may hold."""
+"""Bytes, as JSON, of the items that one request refers to: as many as a body may have."""
 
 _ITEM: TypeAdapter[Any] = TypeAdapter(Item)
 

@@ -70,7 +70,7 @@ class ResponseAnswer:
         yield self._event("response.in_progress", response=self.response())
 
     def events(self, piece: Piece) -> Iterator[Json]:
-        """What the next piece of the text brings."""
+        """The events of the next piece of the text."""
         parts = piece.parts if self._reads_calls else (piece.text,)
         scores = [] if self._scores is None else self._scores.of_text(piece)
         told = [token.as_json() for token in scores]

@@ -14,7 +14,7 @@ from card_gateway.tools.definitions import ToolUse
 
 
 class CallingAnswer(ChatAnswer):
-    """Of `POST /v1/chat/completions` with tools."""
+    """Makes the answer of `POST /v1/chat/completions` with tools."""
 
     opening = None
     """There may be none: clients take an empty text for one."""

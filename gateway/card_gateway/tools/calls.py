@@ -75,7 +75,7 @@ class CallParser:
         self._pending = ""
         self.count = 0
         self._owed = ""
-        """What was read of a call that may prove to be none."""
+        """Text that begins like a call and may still prove to be none."""
         self._scan = ObjectScan()
         self._read: Callable[[list[Part]], bool] = self._outside
 

@@ -1,4 +1,4 @@
-"""What a request says of its tools: which there are, and which the model may or must call."""
+"""The tools of a request, and which of them the model may or must call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Tool(Part):
     function: Function
 
     def plain(self) -> dict[str, Any]:
-        """As a chat template expects it."""
+        """The tool in the form of chat templates."""
         function: dict[str, Any] = {"name": self.function.name}
         if self.function.description is not None:
             function["description"] = self.function.description
@@ -102,7 +102,7 @@ class ToolUse:
 def tool_use(
     tools: Sequence[Tool] | None, choice: ToolChoice | None, parallel: bool | None
 ) -> ToolUse:
-    """What follows from a request's fields. Raises `ApiError`."""
+    """The tools that the model may or must call, from a request's fields. Raises `ApiError`."""
     every = tuple(tools or ())
     several = parallel is not False
     if choice is None or choice == "auto":

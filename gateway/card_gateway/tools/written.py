@@ -62,7 +62,7 @@ def written_out(
 def _told(
     messages: list[dict[str, str]], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, str]]:
-    listed = _LIST.format(functions="\n".join(map(_json, tools)))
+    listed = _LIST.format(functions="\n".join(map(as_json, tools)))
     if messages and messages[0]["role"] == "system":
         system = f"{messages[0]['content']}\n\n{listed}"
         return [{"role": "system", "content": system}, *messages[1:]]
@@ -70,11 +70,7 @@ def _told(
 
 
 def _call(call: Mapping[str, Any]) -> str:
-    return f"{CALL}\n{_json(call['function'])}\n{END_OF_CALL}"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    return f"{CALL}\n{as_json(call['function'])}\n{END_OF_CALL}"
 
 
 _RULE = re.compile(r"call_(\d+):")
@@ -85,7 +81,7 @@ _LENIENT = {**_STRICT, "lenient": True}
 
 
 def grammar_of(use: ToolUse) -> str | None:
-    """What `use` alone makes of a text; None: it may be anything."""
+    """The grammar of a text with these tools. None: the text is free."""
     if use.required:
         return f"start: calls\n{_calls(use)}"
     if use.is_strict:
@@ -129,8 +125,8 @@ def _call_rules(use: ToolUse, opening: str) -> str:
 
 def _rule(function: Function) -> str:
     """A call's JSON. Arguments are an object, held to all of the schema of a strict function."""
-    name = json.dumps(function.name, ensure_ascii=False)
-    opening = json.dumps(f'{{"name": {name}, "arguments": ', ensure_ascii=False)
+    name = as_json(function.name)
+    opening = as_json(f'{{"name": {name}, "arguments": ')
     parameters: dict[str, Any] = (
         {"properties": {}} if function.parameters is None else function.parameters
     )

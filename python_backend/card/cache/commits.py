@@ -87,7 +87,7 @@ class TargetSlot(SlotView):
 
     @property
     def state_tokens(self) -> int:
-        """Tokens whose hidden states the slot holds; 0: the draft reads none."""
+        """Most tokens with hidden states in the slot; 0: the draft reads none."""
         return len(self._record["states"]) if "states" in self._record else 0
 
     def publish_states(self, first: int, states: States) -> None:
@@ -284,8 +284,8 @@ class CardSlot(SlotView):
         return unpacked(self._record["likeliest_of_prompt"][place])
 
     def steps(self, session_id: int, first: int) -> tuple[list[Step], int]:
-        """The session's latest steps whose tokens are committed, from number `first` on if they are
-        still kept, and the number of the next step. Without `trace` in the request there are none.
+        """The session's latest steps with committed tokens, from number `first` on as far as they
+        are kept, and the number of the next step. Without `trace` in the request there are none.
         """
         if self._record["commit_session_id"] != session_id:
             return [], first

@@ -115,7 +115,7 @@ class Geometry:
     guide       most bytes of a text's guide
     logit_bias  ids that a request may bias
     likeliest   likeliest ids that a request may ask for at each position
-    state_tokens   tokens whose hidden states a slot holds
+    state_tokens   most tokens with hidden states in a slot
     state_numbers  numbers of one token's hidden states; 0: no draft reads any
     """
 

@@ -29,8 +29,8 @@ class Family:
     activation       field with the activation; its default is `default_activation`
     tied             whether the embedding is the head where the configuration does not say
     roots_embedding  whether the embedding is multiplied by the root of its size
-    query_scalar     field with the number whose inverse root scales attention's scores, and its
-                     default
+    query_scalar     field with a number, and its default; the inverse root of the number scales the
+                     scores of attention
     factors          fields with factors, by the names of `Architecture`'s
     divisors         fields with divisors, by the names of `Architecture`'s factors
     names            Hugging Face's names by GGUF's names, where they differ from Llama's

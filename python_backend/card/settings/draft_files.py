@@ -1,4 +1,4 @@
-"""What the draft's own configuration decides: masks for blocks, and hidden states of the target."""
+"""Settings from the draft's configuration: masks for blocks, and hidden states of the target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BLOCK_OF_ONE_MASK = 12
 
 
 def with_draft_files(settings: Settings) -> Settings:
-    """With the drafter, the block, the masks and the taps of a draft whose configuration names any,
+    """With the drafter, the block, the masks and the taps that the draft's configuration names,
     where the settings name none.
 
     Raises `ValueError` where settings and draft disagree.

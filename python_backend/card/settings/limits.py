@@ -1,4 +1,4 @@
-"""What the service holds, and what one request may ask for."""
+"""Sizes of the caches, and limits of one request."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class CacheSettings(Section):
     slots: int = Field(16, ge=1, le=256, description="Requests answered at the same time.")
     nodes: int = Field(512, ge=64, le=8192, description="Most candidates of one session.")
     kept_tokens: Annotated[int, Field(ge=0, le=1 << 24)] = Field(
-        8192, description="Tokens of earlier texts whose KV both engines keep; 0: none."
+        8192, description="Tokens of earlier texts that both engines keep the KV of; 0: none."
     )
     state_tokens: int = Field(
         512,
         ge=16,
         le=65536,
-        description="Tokens whose hidden states a slot holds, for a draft that reads any.",
+        description="Most tokens with hidden states in a slot, for a draft that reads any.",
     )
     isolated: bool = Field(False, description="Requests without a `cache_salt` share no kept text.")
     directory: Path = Field(
@@ -67,7 +67,7 @@ class LimitSettings(Section):
     stop_token_ids: int = Field(
         16, ge=0, le=32, description="Token ids that end a text, beside the model's."
     )
-    logit_bias: Count = Field(300, description="Ids whose logits a request may change.")
+    logit_bias: Count = Field(300, description="Ids that a request may bias.")
     top_log_probs: int = Field(
         20, ge=0, le=20, description="Likeliest tokens that a request may ask for a position."
     )

@@ -1,4 +1,4 @@
-"""From a YAML file and the environment to settings, or to an error that names every wrong field."""
+"""Reads settings from a YAML file and the environment. An error names every wrong field."""
 
 from __future__ import annotations
 

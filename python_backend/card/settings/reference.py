@@ -1,4 +1,4 @@
-"""What every field takes and means, from the schema that pydantic makes of the settings."""
+"""Values and meaning of every field, from the schema that pydantic makes of the settings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def variable_of(place: Place) -> str:
 
 
 def allowed(schema: dict[str, Any]) -> str:
-    """What a field takes: `integer from 1 to 256`."""
+    """The values that a field takes: `integer from 1 to 256`."""
     if "properties" in schema:
         return f"a mapping with {', '.join(schema['properties'])}"
     if "anyOf" in schema:

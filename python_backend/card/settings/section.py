@@ -1,4 +1,4 @@
-"""What every section of the settings has in common."""
+"""The common part of all sections of the settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 
 
 class OneOf:
-    """For `Annotated[str, OneOf(keys)]`: a `Literal` of keys that a registry has at run time."""
+    """In `Annotated[str, OneOf(keys)]`: a `Literal` with the keys of a registry."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = list(keys)

@@ -39,7 +39,7 @@ def _triton_arguments(arguments: tuple[str, ...]) -> tuple[str, ...]:
 def _guard_arguments(arguments: tuple[str, ...]) -> tuple[str, ...]:
     for argument in arguments:
         option = argument.partition("=")[0]
-        if option in _GUARDS_PLACE or option.startswith("--triton-"):
+        if option in _GUARDS_PLACE:
             raise ValueError(f"{option} is for the supervisor to set, from the fields of serving")
     return arguments
 

@@ -30,7 +30,7 @@ ENVIRONMENT_PREFIX = "CARD_"
 
 
 def _dtypes(engine: EngineName, device: str) -> tuple[str, ...]:
-    """What `dtype` may be under this engine on this device."""
+    """The values of `dtype` that this engine takes on this device."""
     if engine in GUESTS:
         return "auto", "bfloat16", "float16", "float32"
     if device != "cpu":
@@ -77,7 +77,7 @@ class Settings(BaseSettings):
         return self
 
     def _disagreements(self) -> Iterator[str]:
-        """What fields of different sections forbid each other, the cause before what follows."""
+        """Conflicts between fields of different sections, each cause before its consequences."""
         limits, drafter = self.limits, self.speculation.drafter
         context, prompt = limits.context_tokens, limits.prompt_tokens
         if prompt >= context:
@@ -112,33 +112,23 @@ class Settings(BaseSettings):
                     f"{name}.dtype {model.dtype} does not run under engine {engine}{place}; "
                     f"allowed: {', '.join(dtypes)}"
                 )
-        if self.engine_of(self.target) == "vllm":
-            yield from self._unserved_by_vllm()
-        if self.engine_of(self.target) == "tensorrt_llm":
-            yield from self._unserved_by_tensorrt()
-
-    def _unserved_by_vllm(self) -> Iterator[str]:
-        """What a target under vLLM does not serve."""
-        if PACINGS[self.decoding].waits:
-            yield self._no_waiting("vllm")
-        if not SHAPES[self.speculation.query].is_chain:
+        if self.guest is not None and PACINGS[self.decoding].waits:
+            pacings = ", ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
+            yield (
+                f"speculation.decoding {self.decoding} waits for the draft, which the target's "
+                f"engine {self.guest} cannot; allowed: {pacings}"
+            )
+        if self.guest == "vllm" and not SHAPES[self.speculation.query].is_chain:
             yield (
                 f"speculation.query is {self.speculation.query}, and engine vllm verifies one "
                 "path; allowed: chain"
             )
-
-    def _no_waiting(self, engine: str) -> str:
-        pacings = ", ".join(name for name, pacing in PACINGS.items() if not pacing.waits)
-        return (
-            f"speculation.decoding {self.decoding} waits for the draft, which the target's "
-            f"engine {engine} cannot; allowed: {pacings}"
-        )
+        if self.guest == "tensorrt_llm":
+            yield from self._unserved_by_tensorrt()
 
     def _unserved_by_tensorrt(self) -> Iterator[str]:
-        """What a target under TensorRT-LLM does not serve."""
+        """Settings that a target under TensorRT-LLM does not serve."""
         target, draft = self.target.tensorrt_llm, self.draft.tensorrt_llm
-        if PACINGS[self.decoding].waits:
-            yield self._no_waiting("tensorrt_llm")
         if self.drafter in WITHOUT_DRAFT:
             yield f"speculation.drafter is {self.drafter}; engine tensorrt_llm needs a draft"
         if target.tensor_parallel > 1 and not target.tensor_parallel_candidates:
@@ -193,7 +183,7 @@ class Settings(BaseSettings):
 
     @property
     def proposals(self) -> str:
-        """What the target adds to a query by itself."""
+        """Registry key of the source that the target adds to a query."""
         return self.drafter if self.drafter in WITHOUT_DRAFT else self.speculation.proposals
 
     @property
@@ -223,7 +213,7 @@ class Settings(BaseSettings):
         return not self._devices(self.target) & self._devices(self.draft)
 
     def engine_of(self, model: ModelSettings) -> EngineName:
-        """What runs one of the models."""
+        """The engine of one of the models."""
         return model.engine or self.engine
 
     @property

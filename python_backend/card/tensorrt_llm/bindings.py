@@ -21,8 +21,8 @@ from card.cache import Pool
 
 MOST_CANDIDATES = 64
 PASSES = 4
-"""Passes of a session whose candidates the table holds: the Triton process reads results later than
-the hook offers candidates for the next pass."""
+"""The table holds the candidates of so many passes of a session: the Triton process reads results
+later than the hook offers candidates for the next pass."""
 
 _LINE = 8  # words per cache line
 _OFFERED = _LINE * (1 + MOST_CANDIDATES // _LINE)

@@ -36,7 +36,7 @@ from card.speculation.control import CONTROLLERS
 from card.speculation.control.fixed import UNMEASURED_ROWS
 
 COSTED_ROWS = (1, 2, 4, 6, 8, 12, 16)
-"""Numbers of rows whose cost is measured at load, where the controller chooses them."""
+"""Where the controller chooses the number of rows, load measures the cost of these numbers."""
 _MEASURED_STEPS = 5
 _PROMPT_TOKENS = 32
 

@@ -39,7 +39,7 @@ def old_umask() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("old_umask")
-def test_only_the_owner_may_enter_and_nobody_guesses_the_name(tmp_path: Path) -> None:
+def test_pool_when_it_is_made_is_private_and_has_a_random_name(tmp_path: Path) -> None:
     pool = Pool.create(tmp_path, SERVER, GEOMETRY)
     assert stat.S_IMODE(pool.path.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(pool.path.stat().st_mode) == 0o600
@@ -47,7 +47,7 @@ def test_only_the_owner_may_enter_and_nobody_guesses_the_name(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("trap", ["open to all", "a link", "a file"])
-def test_what_somebody_else_put_there_before_is_neither_used_nor_touched(
+def test_pool_when_a_file_of_another_owner_has_its_name_leaves_that_file(
     tmp_path: Path, trap: str
 ) -> None:
     """Who may write in /dev/shm can guess the directory's name before `card` makes it."""
@@ -100,7 +100,7 @@ def test_session_ids_never_repeat_across_epochs(tmp_path: Path) -> None:
     assert seen[0] > 0, "0 is what an untouched slot holds"
 
 
-def test_sweep_removes_what_nobody_owns_and_nothing_else(pool: Pool, tmp_path: Path) -> None:
+def test_sweep_when_owners_are_gone_removes_their_files_alone(pool: Pool, tmp_path: Path) -> None:
     dead = Pool.create(tmp_path, SERVER + 1, GEOMETRY)
     dead.close()
     half_made = pool.path.parent.with_name(f"card-{os.getuid()}-{SERVER + 2}")

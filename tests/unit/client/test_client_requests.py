@@ -96,7 +96,7 @@ async def test_cancelling_the_task_cancels_on_the_server(triton: TritonDouble, m
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_closing_the_client_ends_what_runs_with_an_error_and_cancels_nobody(
+async def test_client_when_it_is_closed_ends_its_requests_with_an_error(
     triton: TritonDouble, begun: bool
 ) -> None:
     triton.hold(*([response(text_output="x", finish_reason="")] if begun else []))

@@ -147,7 +147,7 @@ def test_a_stop_of_the_draft_ends_with_the_target_that_ordered_it() -> None:
         assert stream.counters.accepted > 0
 
 
-def test_a_session_whose_logits_are_broken_fails_alone() -> None:
+def test_session_when_its_logits_are_broken_fails_alone() -> None:
     broken, sound = request_of([9, 9], 12), request_of([8, 8], 12)
     text = [9, 9, *autoregressive(MODEL, broken)[:4]]
     path = EMPTY_PATH

@@ -58,7 +58,7 @@ def test_a_turn_is_one_chain_of_what_the_draft_takes_for_likeliest() -> None:
         ("draft_then_verify", {"growth": "layered"}),
     ],
 )
-def test_whoever_goes_by_what_a_pass_gave_looks_after_each(
+def test_drafter_when_it_depends_on_results_reads_those_of_each_pass(
     decoding: str, settings: dict[str, Any]
 ) -> None:
     draft = RunsAhead(FakeModel(agreement=0.8), tree=True)

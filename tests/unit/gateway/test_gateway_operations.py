@@ -83,23 +83,22 @@ def test_a_trace_is_carried_on_to_triton(guarded: RunningGateway) -> None:
     assert "traceparent" not in guarded.triton.metadata[-1]
 
 
-def test_metrics_count_tokens_and_speculation_under_the_names_of_vllm(
+def test_metrics_when_texts_end_count_their_tokens_under_the_names_of_vllm(
     guarded: RunningGateway,
 ) -> None:
     def samples() -> dict[str, float]:
         page = asked(guarded, "GET", "/metrics", AUTHORISED)[2]
         return {
-            f"{sample.name}{sample.labels.get('position', '')}": sample.value
+            sample.name: sample.value
             for family in text_string_to_metric_families(page)
             for sample in family.samples
             if not sample.name.endswith("_bucket")
         }
 
     piece = response(
-        text_output="x", num_input_tokens=3, num_output_tokens=6, finish_reason="length",
-        target_steps=3, total_draft_tokens=8, total_accepted_draft_tokens=4,
-    )  # fmt: skip
-    tell(piece, speculation={"drafts": 2, "accepted_at": [2, 1, 1]}, cached_tokens=2)
+        text_output="x", num_input_tokens=3, num_output_tokens=6, finish_reason="length"
+    )
+    tell(piece, cached_tokens=2)
     before = samples()
     guarded.triton.answer = lambda _: [piece]
     guarded.ask("/v1/completions", PROMPT | {"n": 2}, AUTHORISED)
@@ -108,11 +107,6 @@ def test_metrics_count_tokens_and_speculation_under_the_names_of_vllm(
     assert gained["vllm:prefix_cache_queries_total"] == 3
     assert gained["vllm:prefix_cache_hits_total"] == 2
     assert gained["vllm:generation_tokens_total"] == 12
-    assert gained["vllm:spec_decode_num_drafts_total"] == 4
-    assert gained["vllm:spec_decode_num_draft_tokens_total"] == 16
-    assert gained["vllm:spec_decode_num_accepted_tokens_total"] == 8
-    places = [gained[f"vllm:spec_decode_num_accepted_tokens_per_pos_total{n}"] for n in range(3)]
-    assert places == [4, 2, 2]
     assert gained["vllm:time_to_first_token_seconds_count"] == 2
     assert gained["vllm:e2e_request_latency_seconds_count"] == 1
     assert gained["vllm:num_requests_running"] == 0
@@ -135,7 +129,7 @@ def test_text_becomes_tokens_and_text_again(guarded: RunningGateway) -> None:
     assert listed["data"][0]["max_model_len"] == 2304
 
 
-def test_a_harness_is_told_special_tokens_and_the_template(tmp_path: Path) -> None:
+def test_tokenizer_info_when_asked_gives_special_tokens_and_the_template(tmp_path: Path) -> None:
     source = "{{ eos_token }}"
     with running_gateway(tokenizer=directory(tmp_path, chat_template=source)) as gateway:
         told = json.loads(gateway.ask("/tokenizer_info")[2])
@@ -165,7 +159,7 @@ def test_a_browser_gets_the_page_without_a_key_and_no_text_without_one() -> None
 
 
 @pytest.mark.parametrize("body", [PROMPT, CHAT])
-def test_a_stream_that_asks_is_told_what_speculation_did(body: dict[str, Any]) -> None:
+def test_stream_when_a_trace_is_asked_for_has_events_of_speculation(body: dict[str, Any]) -> None:
     """Each token's text once, where the event is that names it first."""
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     with running_gateway(tokenizer=TARGET) as gateway:

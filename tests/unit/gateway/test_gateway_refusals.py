@@ -108,7 +108,7 @@ def test_what_asks_for_nothing_changes_nothing(
         ({"nvext": {"top-k": 5}}, "nvext.top-k"),
     ],
 )
-def test_a_field_that_nobody_knows_is_refused_whatever_its_name(
+def test_field_when_it_is_unknown_is_refused_by_its_name(
     gateway: RunningGateway, body: dict[str, Any], param: str
 ) -> None:
     status, _, text = gateway.ask("/v1/completions", PROMPT | body)
@@ -231,7 +231,7 @@ def test_a_key_is_asked_for_where_one_is_set() -> None:
 
 
 @pytest.mark.parametrize(("stream", "first_piece"), [(True, True), (False, False)])
-def test_a_request_whose_client_leaves_is_cancelled_on_triton(
+def test_request_when_its_client_leaves_is_cancelled_on_triton(
     stream: bool, first_piece: bool
 ) -> None:
     with running_gateway() as gateway:

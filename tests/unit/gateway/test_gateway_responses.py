@@ -173,7 +173,7 @@ def test_references_are_refused_when_the_items_are_longer_than_a_body() -> None:
     assert caught.value.param == "input"
 
 
-def test_what_fails_later_is_told_in_the_stream(
+def test_stream_when_a_failure_comes_later_has_it_as_an_event(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
     begun = response(text_output="he", num_input_tokens=3, num_output_tokens=1, finish_reason="")

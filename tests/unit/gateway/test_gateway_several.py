@@ -74,7 +74,7 @@ async def test_texts_of_a_prompt_begin_when_it_has_been_read() -> None:
     assert begun[:2] == [0, 3]
 
 
-def test_the_best_answers_are_those_whose_tokens_are_likeliest(
+def test_best_of_when_texts_differ_takes_those_with_the_likeliest_tokens(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
     def answer(request: Request) -> list[Any]:

@@ -253,7 +253,7 @@ def test_what_makes_no_sense_is_refused_by_name(
     assert (status, json.loads(text)["error"]["param"].split(".function-")[0]) == (400, param)
 
 
-def test_a_schema_that_cannot_be_compiled_is_told_with_its_tool(
+def test_schema_when_it_cannot_be_compiled_is_refused_with_its_tool(
     gateway: RunningGateway, client: openai.OpenAI
 ) -> None:
     wrong: Any = {

@@ -64,7 +64,7 @@ async def guarded(**options: Any) -> AsyncIterator[tuple[TritonDouble, str, grpc
 
 
 @pytest.mark.parametrize("call", ["ModelStreamInfer", "ServerLive"])
-async def test_calls_that_say_nothing_shut_nobody_out(call: str) -> None:
+async def test_calls_when_they_are_silent_give_their_places_away(call: str) -> None:
     """Nor do those whose one message never comes."""
     async with guarded(calls=3, idle_s=0.0) as (_, address, channel):
         open_call = channel.stream_stream(f"/inference.GRPCInferenceService/{call}")

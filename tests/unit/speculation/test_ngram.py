@@ -215,7 +215,7 @@ def test_a_table_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
         read_table(file, VOCABULARY + 1)
 
 
-def test_texts_with_one_salt_teach_each_other_and_nobody_else() -> None:
+def test_ngrams_when_texts_share_a_salt_are_theirs_alone() -> None:
     first, second, *others = SALTS
     memory = NgramMemory(shares=True)
     memory.proposer(first).extend([1, 2, 3])

@@ -134,7 +134,7 @@ def test_pearl_waits_for_a_chunk_that_is_begun() -> None:
         assert len(stream.output) == 1 + 4
 
 
-def test_in_card_nobody_waits() -> None:
+def test_card_pacing_when_a_model_is_ready_never_waits() -> None:
     target, draft = engines()
     with OneProcess(target, draft, settings_of(depth=4, width=1, growth="layered")) as both:
         stream = both.open(request_of([1, 2, 3], 8))

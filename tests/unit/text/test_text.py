@@ -232,7 +232,7 @@ def test_what_a_token_has_behind_a_stop_string_is_no_text() -> None:
     st.lists(st.text("ab€", min_size=1, max_size=3), max_size=2),
     cuts,
 )
-def test_every_delta_says_whose_its_first_bytes_are(
+def test_delta_when_candidates_were_accepted_counts_their_bytes_at_its_start(
     marked: list[tuple[str, bool]], words: list[str], lengths: list[int]
 ) -> None:
     text = "".join(character for character, _ in marked)

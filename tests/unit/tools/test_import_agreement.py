@@ -13,7 +13,8 @@ from bench.in_process import parameters_of
 from bench.measurement import Task
 from bench.prompts import Prompt
 from card.sampling import rank_candidates
-from importing.agreement import ranks_along, share_within, write_alone
+from importing.agreement import ranks_along, share_within
+from writing import write_alone
 
 MODEL = FakeModel()
 TASK = Task(Prompt("a", "", (3, 1, 4, 1, 5)), 0.0, 11, 40)

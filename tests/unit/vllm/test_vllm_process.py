@@ -67,7 +67,7 @@ def test_step_succeeds_while_the_process_beats(start: Start, pool: Pool) -> None
     assert loop.step()
 
 
-def test_reason_is_told_when_the_model_cannot_be_loaded(start: Start) -> None:
+def test_process_when_the_model_cannot_be_loaded_gives_the_reason(start: Start) -> None:
     with pytest.raises(EngineError, match="no such model"):
         start('say(\'{"error": "no such model"}\\n\')')
 

@@ -1,4 +1,4 @@
-"""What the kinds have in common that make whole blocks from the target's states.
+"""The common part of the kinds that make whole blocks from the target's states.
 
 A block stands behind an anchor, a token of the text. At lag n the states of the n newest tokens
 before the anchor are missing. The anchor's own states never are there while a head serves.
@@ -130,7 +130,7 @@ class BlockTraining(Kind):
         return features, self.head.context(features, self._turn(slice(0, len(features))))
 
     def _cross_entropy(self, logits: Tensor, wanted: Tensor) -> Tensor:
-        """Of [blocks, places, ids] and tokens [blocks, places]; later places weigh less."""
+        """Of logits [blocks, places, ids] and tokens [blocks, places]; later places weigh less."""
         weights = self._recipe.step_weight ** torch.arange(wanted.shape[1])
         losses = F.cross_entropy(
             logits.flatten(0, 1),

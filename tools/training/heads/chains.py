@@ -51,7 +51,7 @@ class Chains:
         return other
 
     def attend(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """As `Attend`, for rows [chains * rows of a chain]."""
+        """Implements `Attend` for rows [chains * rows of a chain]."""
         chains, kv_heads, size = len(self._seen), *keys.shape[1:]
         own = self._own[layer]
         own.append((keys.view(chains, -1, kv_heads, size), values.view(chains, -1, kv_heads, size)))

@@ -44,7 +44,6 @@ def heads(
         typer.Option(help="JSON that overrides fields of the recipe in `tools/training/heads`."),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of a step.")] = 2,
-    evaluate_every: Annotated[float, typer.Option(help="Seconds between evaluations.")] = 300,
 ) -> None:
     """Train a head; the target computes its states on the fly. Goes on with the head in OUTPUT, if
     there is one."""
@@ -61,7 +60,7 @@ def heads(
         if not (output / "curve.jsonl").is_file():
             training.evaluate()
         with bar("heads") as show:
-            training.run(minutes * 60, evaluate_every, show)
+            training.run(minutes * 60, show)
         after = training.evaluate()
         console.print(
             f"tokens accepted of {chosen.steps}, by lag: "

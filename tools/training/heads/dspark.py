@@ -1,6 +1,6 @@
 """DSpark (arXiv 2607.05147) and DFlash (arXiv 2602.06036): blocks of masks.
 
-A block begins with the tokens before its anchor whose states are late, as it does while the head
+A block begins with the tokens before its anchor that have no states yet, as it does while the head
 serves; half of the windows have such tokens. The serial head of DSpark reads the text's own token
 before each place.
 """
@@ -21,7 +21,7 @@ from training.heads.blocks import BlockRecipe, BlockTraining
 
 class DSparkRecipe(BlockRecipe):
     """
-    late         share of windows whose blocks lack the newest states
+    late         share of windows in which blocks lack the newest states
     most_late    tokens without states, at most
     markov_rank  rank of the serial head
     """
@@ -37,7 +37,7 @@ class DSparkTraining(BlockTraining):
 
     @classmethod
     def taps(cls, layers: int) -> tuple[int, ...]:
-        """As DFlash spreads three taps: from the second layer to the last but two."""
+        """Three taps spread as DFlash spreads them: from the second layer to the last but two."""
         return (2, layers // 2, layers - 2)
 
     def _late(self, random: np.random.Generator) -> int:

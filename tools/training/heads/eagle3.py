@@ -2,8 +2,7 @@
 
 The first pass reads every token of a text with the target's states of the token before. In each
 further pass row i reads the next token with the state that its own row computed in the pass before,
-as the head does while it serves: pass s predicts a token whose s newest predecessors have no
-states.
+as the head does while it serves. In pass s the s tokens before the predicted one have no states.
 """
 
 from __future__ import annotations

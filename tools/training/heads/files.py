@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from card.engines.architecture import Architecture, architecture_of
+from card.speculation.drafters.heads.blocks import HeadShape
 from card.speculation.drafters.heads.formats import EAGLE3, PEAGLE, head_of
 from card.speculation.drafters.heads.loading import HEADS
 from training.errors import TrainingError
@@ -97,9 +98,7 @@ def make_head(
     taps = len(said.taps(target.architecture.layers))
     torch.manual_seed(0)
     module, _ = HEADS[said.kind]
-    head: Any = module(
-        said, a, taps=taps, tapped=taps * a.hidden, ids=len(ranked), biases=(False, False)
-    )
+    head: Any = module(said, a, HeadShape(taps, taps * a.hidden, len(ranked)))
     with torch.no_grad():
         head.lm_head.weight[: len(ranked)].copy_(target.head[torch.from_numpy(ranked)])
         head.norm.weight.copy_(target.norm)

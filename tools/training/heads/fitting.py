@@ -20,6 +20,8 @@ from training.heads.states import TappedTarget
 from training.parallel.files import Texts
 from training.progress import Show, silent
 
+_EVALUATE_EVERY_S = 300.0
+
 
 @dataclass(frozen=True)
 class Agreement:
@@ -57,13 +59,13 @@ class HeadTraining:
         self._weights = [weight for group in groups for weight in group["params"]]
         self.losses: list[float] = []
 
-    def run(self, seconds: float, evaluate_every: float, show: Show = silent) -> None:
-        """Train for `seconds`."""
+    def run(self, seconds: float, show: Show = silent) -> None:
+        """Train for `seconds`; evaluates on the way."""
         began = evaluated = time.monotonic()
         while (spent := time.monotonic() - began) < seconds:
             self.step(spent / seconds)
             show(spent / seconds, f"step {len(self.losses)}, loss {self.losses[-1]:.3f}")
-            if time.monotonic() - evaluated >= evaluate_every:
+            if time.monotonic() - evaluated >= _EVALUATE_EVERY_S:
                 self.evaluate()
                 evaluated = time.monotonic()
 
@@ -109,7 +111,7 @@ class HeadTraining:
         return figures
 
     def _window(self) -> tuple[Tensor, Tensor]:
-        """A window of a text, or a recent one whose states are known."""
+        """A window of a text, or a recent one with known states."""
         recipe, random = self._recipe, self._random
         if self._recent and random.random() * recipe.reads >= 1:
             return self._recent[random.integers(len(self._recent))]

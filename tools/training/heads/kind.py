@@ -1,4 +1,4 @@
-"""What a kind of head has: a module, its loss and the tokens that it drafts."""
+"""The interface of a kind of head: a module, its loss and the tokens that it drafts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from training.parallel.files import Texts
 
 @dataclass(frozen=True)
 class Setup:
-    """What the training of a head begins with.
+    """The inputs of the training of a head.
 
     target  computes the states that the head reads
     texts   of the target

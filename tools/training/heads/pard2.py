@@ -2,7 +2,7 @@
 
 A projection of the states is added to each token's embedding. It is zero at first, so training
 begins with the draft as it is. Windows lose their states at random, and chains begin behind a
-random number of tokens whose states are late: such tokens and the masks behind them repeat the last
+random number of tokens with late states: such tokens and the masks behind them repeat the last
 known states, as they do while the draft serves.
 """
 
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from card.engines.architecture import architecture_of
 from card.engines.rotary import rotary_tables
 from card.settings.draft_files import mask_ids_of
+from card.speculation.drafters.heads.blocks import HeadShape
 from card.speculation.drafters.heads.formats import head_of
 from card.speculation.drafters.heads.pard2 import Pard2
 from card.speculation.drafters.heads.reading import PROJECTION, WEIGHTS
@@ -41,7 +42,7 @@ out: that token's states hold what attention needs, and no meaning."""
 class Pard2Recipe(HeadRecipe):
     """
     anchors          chains of masks behind a window
-    late             share of windows whose chains lack the newest states
+    late             share of windows in which chains lack the newest states
     most_late        tokens without states, at most
     without          share of windows without states
     text_rows        rows of a window that predict its next tokens
@@ -108,7 +109,7 @@ class Pard2Training(Kind):
             folded = load_file(setup.folder / PROJECTION)["target_proj.weight"].float()
             projection = torch.where(self._unit > 0, folded / self._unit, projection)
         biases = "layers.0.self_attn.q_proj.bias" in body, "layers.0.self_attn.o_proj.bias" in body
-        self.head = Pard2(said, a, tapped=tapped, ids=len(self._ranked), biases=biases)
+        self.head = Pard2(said, a, HeadShape(len(taps), tapped, len(self._ranked), biases))
         self.head.load_state_dict(body | {"target_proj.weight": projection})
         self.head.lm_head.weight.requires_grad_(False)
         self._mask_ids = [*said.mask_ids]

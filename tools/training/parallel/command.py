@@ -42,8 +42,6 @@ def parallel(
         ),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share a step.")] = 2,
-    save_every: Annotated[float, typer.Option(help="Seconds between saved states.")] = 60,
-    evaluate_every: Annotated[float, typer.Option(help="Seconds between evaluations.")] = 300,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Tune a draft for blocks in one pass (PARD). Resumes where a former run in OUTPUT stopped."""
@@ -69,7 +67,7 @@ def parallel(
         if not tuning.progress.step:
             tuning.evaluate()
         with bar("parallel") as show:
-            tuning.run(minutes * 60, save_every, evaluate_every, show)
+            tuning.run(minutes * 60, show)
         after = tuning.evaluate()
         write_draft(tuning.draft, ids, draft, output / "draft")
         console.print(

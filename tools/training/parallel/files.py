@@ -44,7 +44,7 @@ def read_texts(path: Path, window: int) -> Texts:
 def read_draft(folder: Path, masks: int, start: Path | None = None) -> ParallelDraft:
     """A draft with ``masks`` masks, in float32.
 
-    start  safetensors file whose weights replace the draft's. It may hold ``mask_embedding``,
+    start  safetensors file with weights that replace the draft's. It may hold ``mask_embedding``,
            [hidden] or [masks, hidden]; without it a mask begins as the mean of the embeddings
     """
     if not (folder / "config.json").is_file():

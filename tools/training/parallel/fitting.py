@@ -27,6 +27,7 @@ from training.parallel.recipe import ParallelRecipe
 from training.progress import Show, silent
 
 _BETAS = (0.9, 0.95)
+_SAVE_EVERY_S, _EVALUATE_EVERY_S = 60.0, 300.0
 
 
 @dataclass
@@ -78,9 +79,7 @@ class Tuning:
         if self._checkpoint.is_file():
             self._resume()
 
-    def run(
-        self, seconds: float, save_every: float, evaluate_every: float, show: Show = silent
-    ) -> None:
+    def run(self, seconds: float, show: Show = silent) -> None:
         """Train until ``seconds`` of training are done in all; saves and evaluates on the way."""
         progress = self.progress
         saved = evaluated = last = time.monotonic()
@@ -96,10 +95,10 @@ class Tuning:
                 f"step {progress.step}, loss {masks:.3f}, held {held:.3f}, "
                 f"{progress.rows / progress.seconds:.0f} rows/s",
             )
-            if now - saved >= save_every:
+            if now - saved >= _SAVE_EVERY_S:
                 self.save()
                 saved = now
-            if now - evaluated >= evaluate_every:
+            if now - evaluated >= _EVALUATE_EVERY_S:
                 self.evaluate()
                 evaluated = last = time.monotonic()
                 self.draft.train()

@@ -52,7 +52,7 @@ def choose_chains(
 
     A chain reaches a place in serving only if all tokens before it are right, so the chains that
     go on are drawn by that probability, without replacement (Gumbel top-k). Every kept mask has the
-    masks before it, as the drop of far places wants.
+    masks before it, as the drop of far places requires.
     """
     masks = len(counts)
     last = len(likely) - masks - 1  # the place in the window of the last possible anchor

@@ -170,7 +170,7 @@ class Outcome(NamedTuple):
     chances   of each step along what was accepted, and of the one behind it that was rejected: how
               likely the draft's first candidate there was, given those above it
     agreed    steps, of these, in which that was the target's choice
-    ngram_chances, ngram_agreed  the same of the steps behind, whose candidates n-grams gave
+    ngram_chances, ngram_agreed  the same of the steps behind, which have candidates of n-grams
     """
 
     drafted: int = 0

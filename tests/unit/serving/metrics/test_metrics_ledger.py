@@ -129,7 +129,7 @@ def test_a_reloaded_draft_counts_anew_and_nothing_is_taken_back(scene: Scene) ->
     assert scene.total("card_re_roots_total", "card") == 4
 
 
-def test_what_an_earlier_card_left_in_the_pool_counts_for_nobody(pool: Pool) -> None:
+def test_ledger_when_an_earlier_card_left_counts_ignores_them(pool: Pool) -> None:
     request = slot_request()
     session = Session(pool.card_slot(0), pool.new_session_id(), request)
     session.slot.open(request, session.session_id)

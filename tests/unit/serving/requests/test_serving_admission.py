@@ -41,7 +41,7 @@ def test_what_a_request_forbids_makes_no_candidates() -> None:
         by.drafter(GenerateRequest(drafter="tree", forbidden_drafter="tree"))
 
 
-def test_beside_a_device_nobody_else_can_be_named() -> None:
+def test_remote_draft_when_another_drafter_is_named_is_refused() -> None:
     with pytest.raises(Refusal, match="drafter is 'tree'; it must be absent beside draft_key"):
         admission().drafter(GenerateRequest(drafter="tree", draft_key="0" * 32))
 

@@ -76,7 +76,7 @@ async def test_who_waits_is_served_in_order(pool: Pool) -> None:
     assert order == [0, 1]
 
 
-async def test_a_promised_slot_is_given_to_nobody_else(pool: Pool) -> None:
+async def test_slot_when_it_is_promised_goes_to_no_other_request(pool: Pool) -> None:
     sessions = sessions_of(pool)
     held = [await admit(sessions) for _ in range(2)]
     waiting = asyncio.ensure_future(admit(sessions))
@@ -126,7 +126,7 @@ async def test_what_postprocessing_abandoned_is_found(pool: Pool) -> None:
     assert sessions.abandoned() == [second]
 
 
-async def test_nobody_in_the_queue_shares_a_place_with_a_slot_or_another(pool: Pool) -> None:
+async def test_queue_when_requests_wait_gives_each_its_own_place(pool: Pool) -> None:
     """A request that leaves is known by its place; those behind it move up."""
     sessions, queue = sessions_of(pool), pool.geometry.queue
     seen: dict[int, list[int]] = {number: [] for number in range(3 * queue)}

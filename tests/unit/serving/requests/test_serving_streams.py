@@ -51,7 +51,7 @@ def take(one: Stream, now_ns: int = 0) -> Delta:
     return one.take(3, 9, COUNTERS, now_ns)
 
 
-def test_whoever_streams_hears_something_each_second_though_there_is_no_text() -> None:
+def test_stream_when_there_is_no_text_sends_an_empty_delta_each_second() -> None:
     one = stream()
     push(one, "a")
     take(one, 5)

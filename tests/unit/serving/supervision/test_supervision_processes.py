@@ -117,7 +117,7 @@ print("through", flush=True)
 """
 
 
-def test_requests_interrupt_anything_and_hang_nobody() -> None:
+def test_requests_when_a_handler_interrupts_the_wait_go_on() -> None:
     """A handler that runs in the midst of the wait, or of another request."""
     with child(sys.executable, "-c", INTERRUPTED) as interrupted:
         assert next_line(interrupted) == b"through"

@@ -35,7 +35,9 @@ def test_files_of_other_programs_are_not_swept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trap", ["a file", "a pattern", "open to all", "a link"])
-def test_a_trap_that_somebody_else_set_is_left_alone(tmp_path: Path, trap: str) -> None:
+def test_sweep_when_a_link_or_folder_of_another_owner_stands_there_leaves_it(
+    tmp_path: Path, trap: str
+) -> None:
     run = RunDirectory(tmp_path)
     region, name = region_of(run), f"card_run_{os.getuid()}_{'0' * 16}"
     if trap == "a file":

@@ -133,7 +133,7 @@ class StatesEngine:
         raise NotImplementedError
 
     def heard(self, session: int) -> int:
-        """The position behind the last token whose states were taken."""
+        """The position behind the last token with states that the head has taken."""
         raise NotImplementedError
 
     def refresh(self, session: int) -> None:

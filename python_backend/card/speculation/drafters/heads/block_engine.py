@@ -1,6 +1,6 @@
 """Runs a head that makes whole blocks from the target's states, behind the interface of engines.
 
-The head's KV is that of the target's states, by position; a token whose states are late or missing
+The head's KV is that of the target's states, by position. A token with late or missing states
 has none. A block begins behind the newest known states: with the tokens of the text there
 (`DSpark`), or with these states (`SpecFormer`). Rows of texts and of trees are
 only remembered: a block reads them when it is made.

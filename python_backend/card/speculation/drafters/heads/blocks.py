@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -140,32 +141,35 @@ def context_of(layers: nn.ModuleList, features: Tensor, turn: Turn) -> Tensor:
     return torch.stack([torch.stack(it.keys_values(features, turn)) for it in attentions])
 
 
-class BlockModel(nn.Module):
-    """A head, without its embedding, all of whose layers see the target's states before a block.
-
-    tapped  numbers of the target's states of one token
-    ids     numbers that a row gives: of the ids that the head ranks
+@dataclass(frozen=True)
+class HeadShape:
+    """
+    taps    hidden states of the target that a head reads
+    tapped  numbers of these states for one token
+    ids     ids that the head ranks
+    biases  of its attention
     """
 
-    def __init__(
-        self,
-        config: HeadConfig,
-        a: Architecture,
-        *,
-        taps: int,
-        tapped: int,
-        ids: int,
-        biases: Biases,
-    ) -> None:
+    taps: int
+    tapped: int
+    ids: int
+    biases: Biases = (False, False)
+
+
+class BlockModel(nn.Module):
+    """A head without its embedding. All its layers see the target's states before a block."""
+
+    def __init__(self, config: HeadConfig, a: Architecture, shape: HeadShape) -> None:
         super().__init__()
         self.architecture = a
-        self.tapped, self.mask_id = tapped, config.mask_id
+        self.tapped, self.mask_id = shape.tapped, config.mask_id
         self.places, self.read_layers = config.block, a.layers
-        self.fc = nn.Linear(tapped, a.hidden, bias=False)
+        self.fc = nn.Linear(shape.tapped, a.hidden, bias=False)
         self.hidden_norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
-        self.layers = nn.ModuleList([Layer(a, index, biases=biases) for index in range(a.layers)])
+        layers = [Layer(a, index, biases=shape.biases) for index in range(a.layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
-        self.lm_head = nn.Linear(a.hidden, ids, bias=False)
+        self.lm_head = nn.Linear(a.hidden, shape.ids, bias=False)
 
     def features(self, states: Tensor) -> Tensor:
         """[rows, hidden] from the target's states [rows, tapped]."""

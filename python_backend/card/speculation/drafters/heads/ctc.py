@@ -10,12 +10,13 @@ begin as the text there goes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
-from card.speculation.drafters.heads.blocks import Biases, BlockModel
+from card.speculation.drafters.heads.blocks import BlockModel, HeadShape
 from card.speculation.drafters.heads.formats import HeadConfig
 
 SLOTS_PER_PLACE = 2
@@ -30,17 +31,8 @@ class Ctc(BlockModel):
     masks, lead = 0, 1
     causal_windows = False
 
-    def __init__(
-        self,
-        config: HeadConfig,
-        a: Architecture,
-        *,
-        taps: int,
-        tapped: int,
-        ids: int,
-        biases: Biases,
-    ) -> None:
-        super().__init__(config, a, taps=taps, tapped=tapped, ids=ids + 1, biases=biases)
+    def __init__(self, config: HeadConfig, a: Architecture, shape: HeadShape) -> None:
+        super().__init__(config, a, replace(shape, ids=shape.ids + 1))
         self.slots = nn.Parameter(torch.randn(SLOTS_PER_PLACE * config.block, a.hidden) / 8)
 
     def rows(self, newest: Tensor) -> Tensor:

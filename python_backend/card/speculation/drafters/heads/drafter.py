@@ -121,7 +121,7 @@ class ParallelHeadDrafter(HeadDrafter, ParallelDrafter):
 
 
 class BlockDrafter(ParallelHeadDrafter):
-    """Grows trees by blocks whose rows all see each other, on a `BlockEngine` (DFlash,
+    """Grows trees by blocks in which all rows see each other, on a `BlockEngine` (DFlash,
     arXiv 2602.06036; DSpark, arXiv 2607.05147; SpecFormer, arXiv 2511.20340; the CTC drafter,
     arXiv 2412.00061)."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
-from card.speculation.drafters.heads.blocks import Biases, BlockModel
+from card.speculation.drafters.heads.blocks import BlockModel, HeadShape
 from card.speculation.drafters.heads.formats import HeadConfig
 
 
@@ -26,24 +26,15 @@ class DSpark(BlockModel):
     reads_tokens = True
     is_aligned = True
 
-    def __init__(
-        self,
-        config: HeadConfig,
-        a: Architecture,
-        *,
-        taps: int,
-        tapped: int,
-        ids: int,
-        biases: Biases,
-    ) -> None:
-        super().__init__(config, a, taps=taps, tapped=tapped, ids=ids, biases=biases)
+    def __init__(self, config: HeadConfig, a: Architecture, shape: HeadShape) -> None:
+        super().__init__(config, a, shape)
         self.causal_windows = not config.window_non_causal
         self.masks = config.block - config.from_anchor
         """Masks of a block, as the head was trained."""
         self.lead = 0 if config.from_anchor else 1
         """Rows from a token of the text to the row that predicts the token behind it."""
         if config.markov_rank:
-            self.markov_head = MarkovHead(config, a, ids)
+            self.markov_head = MarkovHead(config, a, shape.ids)
         if config.confidence:  # read and written, not used: trees are ranked by log-probabilities
             width = a.hidden + config.markov_rank * config.confidence_reads_token
             self.confidence_head = nn.ModuleDict({"proj": nn.Linear(width, 1)})

@@ -12,49 +12,37 @@ import torch
 from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
-from card.speculation.drafters.heads.blocks import Attend, Biases, FirstLayer, Layer, Turn
+from card.speculation.drafters.heads.blocks import Attend, FirstLayer, HeadShape, Layer, Turn
 from card.speculation.drafters.heads.formats import HeadConfig
 
 
 class Eagle3(nn.Module):
-    """The head, without its embedding.
-
-    tapped  numbers of the target's states of one token
-    ids     tokens that it ranks
-    """
+    """The head, without its embedding."""
 
     repeats_features = False
     """Whether a row without states takes the features of the row that it follows, and not what the
     head computed for that row."""
 
-    def __init__(
-        self,
-        config: HeadConfig,
-        a: Architecture,
-        *,
-        taps: int,
-        tapped: int,
-        ids: int,
-        biases: Biases,
-    ) -> None:
+    def __init__(self, config: HeadConfig, a: Architecture, shape: HeadShape) -> None:
         super().__init__()
         self.architecture = a
-        self.tapped = tapped
+        self.tapped = shape.tapped
         self._norms_output = config.norm_output
-        self.fc = nn.Linear(tapped, a.hidden, bias=False)
+        self.fc = nn.Linear(shape.tapped, a.hidden, bias=False)
         if config.norm_before_fc:
-            self.input_norm = nn.RMSNorm(tapped, a.norm_epsilon)
+            self.input_norm = nn.RMSNorm(shape.tapped, a.norm_epsilon)
         if config.fc_norm:
-            each = [nn.RMSNorm(tapped // taps, a.norm_epsilon) for _ in range(taps)]
+            width = shape.tapped // shape.taps
+            each = [nn.RMSNorm(width, a.norm_epsilon) for _ in range(shape.taps)]
             self.fc_norm = nn.ModuleList(each)
-        first = FirstLayer(a, biases=biases, norm_before_residual=config.norm_before_residual)
-        others = [Layer(a, index, biases=biases) for index in range(1, a.layers)]
+        first = FirstLayer(a, biases=shape.biases, norm_before_residual=config.norm_before_residual)
+        others = [Layer(a, index, biases=shape.biases) for index in range(1, a.layers)]
         self.layers = nn.ModuleList([first, *others])
         self.norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
         self.mask_id = config.mask_id
         if config.mask_id is not None:
-            self.mask_hidden = nn.Parameter(torch.zeros(1, 1, tapped))
-        self.lm_head = nn.Linear(a.hidden, ids, bias=False)
+            self.mask_hidden = nn.Parameter(torch.zeros(1, 1, shape.tapped))
+        self.lm_head = nn.Linear(a.hidden, shape.ids, bias=False)
 
     def features(self, states: Tensor) -> Tensor:
         """[rows, hidden] from the target's states [rows, tapped]."""

@@ -67,7 +67,7 @@ class _Prefix:
 @dataclass(slots=True)
 class _Session:
     """
-    sound    the beginning of the prefix whose rows need not be computed again
+    sound    the beginning of the prefix that need not be computed again
     first    position of the first of `states`
     states   [tokens, hidden] features made of the target's states
     pending  rows behind the prefix

@@ -18,6 +18,7 @@ from card.engines.checkpoints import DenseMatrix, Matrix, open_checkpoint
 from card.engines.options import EngineOptions
 from card.speculation.drafters.heads import formats
 from card.speculation.drafters.heads.block_engine import BlockEngine
+from card.speculation.drafters.heads.blocks import HeadShape
 from card.speculation.drafters.heads.ctc import Ctc
 from card.speculation.drafters.heads.dspark import DSpark
 from card.speculation.drafters.heads.eagle3 import Eagle3
@@ -62,9 +63,7 @@ def load_head(
         "layers.0.self_attn.o_proj.bias" in tensors,
     )
     module, engine = HEADS[config.kind]
-    head = module(
-        config, a, taps=taps, tapped=taps * of_target.hidden, ids=len(ranked), biases=biases
-    )
+    head = module(config, a, HeadShape(taps, taps * of_target.hidden, len(ranked), biases))
     _fill(head, tensors, directory)
     embedding: Matrix
     if own is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from card.engines.architecture import Architecture
-from card.speculation.drafters.heads.blocks import Attend, Biases, Layer, Turn
+from card.speculation.drafters.heads.blocks import Attend, HeadShape, Layer, Turn
 from card.speculation.drafters.heads.formats import HeadConfig
 
 
@@ -16,25 +16,17 @@ class Pard2(nn.Module):
 
     repeats_features = True
 
-    def __init__(
-        self,
-        config: HeadConfig,
-        a: Architecture,
-        *,
-        taps: int = 0,
-        tapped: int,
-        ids: int,
-        biases: Biases,
-    ) -> None:
+    def __init__(self, config: HeadConfig, a: Architecture, shape: HeadShape) -> None:
         super().__init__()
         self.architecture = a
-        self.tapped = tapped
+        self.tapped = shape.tapped
         self.mask_id = config.mask_id
         self._scale = config.scale
-        self.target_proj = nn.Linear(tapped, a.hidden, config.projection_bias)
-        self.layers = nn.ModuleList([Layer(a, index, biases=biases) for index in range(a.layers)])
+        self.target_proj = nn.Linear(shape.tapped, a.hidden, config.projection_bias)
+        layers = [Layer(a, index, biases=shape.biases) for index in range(a.layers)]
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
-        self.lm_head = nn.Linear(a.hidden, ids, bias=False)
+        self.lm_head = nn.Linear(a.hidden, shape.ids, bias=False)
 
     def features(self, states: Tensor) -> Tensor:
         """[rows, hidden] from the target's states [rows, tapped]."""

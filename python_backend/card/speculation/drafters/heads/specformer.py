@@ -17,7 +17,7 @@ from card.engines.architecture import Architecture
 from card.engines.rotary import rotary_tables
 from card.speculation.drafters.heads.blocks import (
     Attend,
-    Biases,
+    HeadShape,
     Layer,
     Turn,
     among_themselves,
@@ -35,27 +35,18 @@ class SpecFormer(nn.Module):
     causal_windows = False
     _turn: Tensor
 
-    def __init__(
-        self,
-        config: HeadConfig,
-        a: Architecture,
-        *,
-        taps: int,
-        tapped: int,
-        ids: int,
-        biases: Biases,
-    ) -> None:
+    def __init__(self, config: HeadConfig, a: Architecture, shape: HeadShape) -> None:
         super().__init__()
         self.architecture = a
-        self.tapped, self.mask_id = tapped, config.mask_id
+        self.tapped, self.mask_id = shape.tapped, config.mask_id
         self.places, self.read_layers = config.block, 1
-        width = tapped // taps
-        self.norms = nn.ModuleList([nn.RMSNorm(width, a.norm_epsilon) for _ in range(taps)])
-        self.fc = nn.Linear(tapped, a.hidden, bias=False)
-        self.layers = nn.ModuleList([Layer(a, index, biases=biases) for index in range(2)])
+        width = shape.tapped // shape.taps
+        self.norms = nn.ModuleList([nn.RMSNorm(width, a.norm_epsilon) for _ in range(shape.taps)])
+        self.fc = nn.Linear(shape.tapped, a.hidden, bias=False)
+        self.layers = nn.ModuleList([Layer(a, index, biases=shape.biases) for index in range(2)])
         self.expand = nn.Linear(a.hidden, self.places * a.hidden, bias=False)
         self.norm = nn.RMSNorm(a.hidden, a.norm_epsilon)
-        self.lm_head = nn.Linear(a.hidden, ids, bias=False)
+        self.lm_head = nn.Linear(a.hidden, shape.ids, bias=False)
         table = torch.from_numpy(rotary_tables(a.rope, a.head_size, self.places))
         self.register_buffer("_turn", table, persistent=False)
 
