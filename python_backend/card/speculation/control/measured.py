@@ -13,10 +13,10 @@ passes verify some more candidates than seem to pay.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
@@ -178,10 +178,11 @@ class Measured:
             kind.choose([Way.ALONE, *(with_draft if draft_lives else ())])
         # A prompt is read on all cores: its first token does not wait for the drafts of others.
         rests = kind.way is Way.ALONE or (bool(reading) and self._first is Way.ALONE)
+        least = cache(partial(self._least_chance, len(sessions)))
         shares = []
         for session in sessions:
             works = session.drafts and draft_lives and not (rests and session.adapts)
-            shares.append(self._share(session, kind.way, len(sessions), works=works))
+            shares.append(self._share(session, kind.way, least, works=works))
         self._waited, self._awaited = self._awaited, max((one.awaited for one in shares), default=0)
         return StepPlan(shares, most_rows, key, prepares=kind.way is not Way.ALONE)
 
@@ -254,16 +255,17 @@ class Measured:
             for place, (chance, depth) in enumerate(zip(found.chances, found.depths(), strict=True))
         ]
 
-    def _share(self, session: ControlledSession, way: Way, sharing: int, *, works: bool) -> Share:
-        """works  the draft does so for this session"""
+    def _share(
+        self, session: ControlledSession, way: Way, least: Callable[[bool], float], *, works: bool
+    ) -> Share:
+        """least  `_least_chance` of the pass; works: the draft does so for this session"""
         if not session.queries:
             return Share(False, 1, 0)
         drafts, rows = works or session.is_remote, self._curve.choices[-1]
         in_turns = works and session.takes_turns and way is Way.TURNS
         beside = works and not (session.is_remote or in_turns)
         ngram_tokens = self._ngram_tokens if drafts else min(self._ngram_tokens, 1) * rows
-        least = self._least_chance(sharing, beside=beside)
-        share = Share(drafts, rows, ngram_tokens, session.is_remote, least)
+        share = Share(drafts, rows, ngram_tokens, session.is_remote, least(beside))
         if not in_turns:
             return share
         # It waits for as many passes of the draft as give most tokens per millisecond.
@@ -273,7 +275,7 @@ class Measured:
         longest_ms = min(ms[best], BOUND * self._costs.ms(1, beside=False))
         return share._replace(awaited=best - 1, patience_s=1e-3 * longest_ms)
 
-    def _least_chance(self, sharing: int, *, beside: bool) -> float:
+    def _least_chance(self, sharing: int, beside: bool) -> float:
         """What one more row of a pass costs, in tokens, by a few more rows and by many."""
         ms = partial(self._costs.ms, beside=beside)
         costs = [
