@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 from tokenizers import Encoding, Tokenizer
@@ -18,9 +19,10 @@ _BEFORE = "a"
 class TokenTexts:
     """Says how a token is written, and cuts a text into as many pieces as tokens wrote it.
 
-    The pieces of a generated text are those of the tokenizer, which writes most texts as the model
-    did. Where the counts differ, because the model spelt a word otherwise or a stop word took part
-    of the text away, the last piece takes the rest, or pieces at the end are empty.
+    The pieces are what each token writes by itself. From the first token on that the text does not
+    hold so, because it wrote part of a character or a stop word took part of the text away, they
+    are those of the tokenizer. Where the counts differ, the last piece takes the rest, or pieces at
+    the end are empty.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -35,18 +37,20 @@ class TokenTexts:
         """The text of a token by itself: a special token's name, and replacement characters for
         bytes that are none."""
 
-    def cut(self, text: str, count: int) -> list[str]:
-        """`count` pieces that concatenate to `text`; none if `count` is 0."""
-        if count == 0:
+    def cut(self, text: str, tokens: Sequence[int]) -> list[str]:
+        """Pieces of these tokens that concatenate to `text`; none if there is no token."""
+        if not tokens:
             return []
-        pieces, begin = [], 0
-        for _, end in self._read(text, special=False).offsets:
-            end = max(begin, end)
-            pieces.append(text[begin:end])
-            begin = end
-        pieces = (pieces + [""] * count)[:count]
-        pieces[-1] += text[sum(map(len, pieces)) :]
-        return pieces
+        ends, end = [0], 0
+        for token in tokens:
+            piece = "" if self.is_special(token) else self.of(token)
+            if not text.startswith(piece, end):
+                ends += [end + place for _, place in self._read(text[end:], special=False).offsets]
+                break
+            end += len(piece)
+            ends.append(end)
+        ends = [*accumulate(ends, max), *[len(text)] * len(tokens)][: len(tokens)]
+        return [text[begin:end] for begin, end in pairwise([*ends, len(text)])]
 
     def has(self, token: int) -> bool:
         """Whether a token has that id."""
@@ -131,7 +135,7 @@ class Scores:
 
     def of_text(self, piece: Piece) -> list[Told]:
         """The tokens of a piece, each with its part of the piece's text."""
-        texts = self.texts.cut(piece.text, len(piece.tokens))
+        texts = self.texts.cut(piece.text, [one.token for one in piece.tokens])
         return [
             Told(text, token.log_prob, self._rivals(token))
             for text, token in zip(texts, piece.tokens, strict=True)

@@ -93,17 +93,22 @@ TOKENIZER = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
 EMOJI = "🙂"
 
 
-def length(text: str) -> int:
-    return len(TOKENIZER.encode(text, add_special_tokens=False).ids)
-
-
 @pytest.mark.parametrize("more", [-1, 0, 1, 3])
 @pytest.mark.parametrize(
     "text", ["def f(n):\n    return n", "é 日本語", f"a {EMOJI} b", "\t\n", ""]
 )
 def test_as_many_pieces_as_tokens_that_concatenate_to_the_text(text: str, more: int) -> None:
     """Also where the model took another number of tokens than the tokenizer does."""
-    count = max(length(text) + more, 1 if text else 0)
-    pieces = TokenTexts(TOKENIZER).cut(text, count)
-    assert len(pieces) == count
+    tokens = TOKENIZER.encode(text, add_special_tokens=False).ids
+    taken = [*tokens, 7, 8, 9][: max(len(tokens) + more, 1 if text else 0)]
+    pieces = TokenTexts(TOKENIZER).cut(text, taken)
+    assert len(pieces) == len(taken)
     assert "".join(pieces) == text
+
+
+def test_pieces_are_what_each_token_wrote_where_the_tokenizer_cuts_the_text_otherwise() -> None:
+    letters = "return é"
+    tokens = [id for letter in letters for id in TOKENIZER.encode(letter).ids]
+    pieces = TokenTexts(TOKENIZER).cut(letters, tokens)
+    assert pieces[:7] == list("return ")
+    assert len(TOKENIZER.encode(letters).ids) < len(tokens)

@@ -15,7 +15,7 @@ def bars_of(cell: Cell) -> Shares:
     if cell.draft in ("slows", "returns"):
         return Shares(0.92, 0.9, 0.65)
     if cell.tokens == 8:
-        return BARS._replace(best=0.8)
+        return BARS._replace(best=0.75)
     return BARS
 
 

@@ -7,23 +7,22 @@ A trial that has lost the time of `BOUND` plain passes ends, and delays the next
 gained twice as much replaces the way in use, which is tried again soon, because texts differ more
 than ways do.
 
-**Costs.** The measurements at load say what passes cost at first, then the passes that serve do. A
-cell is a number of rows, alone or beside a working draft. Its factor is the mean of what its latest
-passes took, divided by what load measured. An unknown cell takes the factor of the nearest one. So
-that rows which load believed too dear are seen, a few passes verify some candidates in any case.
+**Costs.** `costs` says what passes take. So that rows which load believed too dear are seen, a few
+passes verify some more candidates than seem to pay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from math import log2
-from typing import ClassVar, NamedTuple
+from functools import cache, partial
+from typing import ClassVar
 
 from card.cache import LEAST_CHANCE, Candidates
 from card.engines.interface import CostCurve, chain_tokens
 from card.speculation.acceptance import Outcome
+from card.speculation.control.costs import TRIED_ROWS, PassCosts
 from card.speculation.control.interface import ControlConfig, ControlledSession, Share, StepPlan
 
 MEMORY = 64.0
@@ -138,72 +137,8 @@ class Choice:
         self.due = self.gap = FIRST_GAP
 
 
-MEAN_OF = 24
-"""Passes: their mean follows the machine within a second, and one outlier moves it by 4 %."""
-FORGOTTEN = 256
-"""Passes after which a cell that was not seen again is unknown: the machine may have changed."""
-OUTLIER = 2.0
-"""A pass counts at most so many times what was expected: the machine interrupted it."""
-TRIED_ROWS = 2
-"""Candidates that a pass verifies at least while it is a trial, or while it is not known what more
-rows cost: else this is never seen."""
-PROBES, NEAR_ROWS, PROBE_GAIN = 3, 8, 0.5
-"""Passes by which the cost of more rows is known, as one may be interrupted; rows that they have
-more at most; and the tokens that such a pass is expected to gain: they pay for half a pass."""
-
-
-class _Cell(NamedTuple):
-    beside: bool
-    rows: int
-
-    def distance(self, other: _Cell) -> tuple[bool, float]:
-        return self.beside != other.beside, abs(log2(self.rows / other.rows))
-
-
-class PassCosts:
-    """Milliseconds of passes.
-
-    curve   what load measured of passes on the cores that a draft leaves, by rows
-    shares  of that time: what a pass takes on all cores (False), and beside a working draft (True)
-    """
-
-    def __init__(self, curve: CostCurve, shares: tuple[float, float]) -> None:
-        self._curve, self._shares, self._passes = curve, shares, 0
-        self._seen: dict[_Cell, tuple[float, int, int]] = {}
-        """Factor of each cell, passes in that mean, and which of all passes was the last."""
-
-    def ms(self, rows: int, *, beside: bool) -> float:
-        """Of a pass of so many rows, of all its sessions together."""
-        cell, believed_ms = self._believed(rows, beside=beside)
-        nearest = cell if cell in self._seen else min(self._seen, key=cell.distance, default=cell)
-        return believed_ms * self._seen.get(nearest, (1.0,))[0]
-
-    def learn(self, rows: int, ms: float, *, beside: bool) -> float:
-        """A pass took so long. Returns the milliseconds that it counts for."""
-        cell, believed_ms = self._believed(rows, beside=beside)
-        factor, count, _ = self._seen.pop(cell, (1.0, 0, 0))
-        ms = min(ms, OUTLIER * believed_ms * factor) if count else ms
-        count, self._passes = min(count + 1, MEAN_OF), self._passes + 1
-        self._seen[cell] = factor + (ms / believed_ms - factor) / count, count, self._passes
-        oldest = next(iter(self._seen))  # each pass moves its cell to the end
-        if self._seen[oldest][2] < self._passes - FORGOTTEN:
-            del self._seen[oldest]
-        return ms
-
-    def knows_more_than(self, rows: int, *, beside: bool) -> bool:
-        """Whether enough passes with some more rows were seen of late."""
-        seen = (
-            count
-            for cell, (_, count, _) in self._seen.items()
-            if cell.beside is beside and rows < cell.rows <= rows + NEAR_ROWS
-        )
-        return sum(seen) >= PROBES
-
-    def _believed(self, rows: int, *, beside: bool) -> tuple[_Cell, float]:
-        cell = _Cell(beside, self._curve.padded(rows))
-        return cell, self._shares[beside] * self._curve.pass_ms(cell.rows)
-
-
+PROBE_GAIN = 0.5
+"""Tokens that candidates of unknown cost are expected to gain: they pay for half a pass."""
 WAITS = 4
 """Turns whose mean says how long the target waits for a pass of the draft."""
 
@@ -243,10 +178,11 @@ class Measured:
             kind.choose([Way.ALONE, *(with_draft if draft_lives else ())])
         # A prompt is read on all cores: its first token does not wait for the drafts of others.
         rests = kind.way is Way.ALONE or (bool(reading) and self._first is Way.ALONE)
+        least = cache(partial(self._least_chance, len(sessions)))
         shares = []
         for session in sessions:
             works = session.drafts and draft_lives and not (rests and session.adapts)
-            shares.append(self._share(session, kind.way, len(sessions), works=works))
+            shares.append(self._share(session, kind.way, least, works=works))
         self._waited, self._awaited = self._awaited, max((one.awaited for one in shares), default=0)
         return StepPlan(shares, most_rows, key, prepares=kind.way is not Way.ALONE)
 
@@ -270,11 +206,11 @@ class Measured:
         )
         chances, ms = [-chance for chance, _, _ in worth], self._costs.ms
         best = self._curve.best_rows(chances, len(found), lambda rows: ms(rows, beside=beside))
-        if self._kinds[plan.kind].tries or (
-            sum(chances[:TRIED_ROWS]) >= PROBE_GAIN
-            and not self._costs.knows_more_than(len(found), beside=beside)
-        ):
+        promises = sum(chances[best : best + TRIED_ROWS]) >= PROBE_GAIN
+        if self._kinds[plan.kind].tries:
             best = max(best, TRIED_ROWS)
+        elif promises and not self._costs.knows_more_than(len(found) + best, beside=beside):
+            best += TRIED_ROWS
         if plan.most_rows is not None:
             best = min(best, max(0, plan.most_rows - len(found)))
         for _, _, index in worth[:best]:
@@ -319,19 +255,17 @@ class Measured:
             for place, (chance, depth) in enumerate(zip(found.chances, found.depths(), strict=True))
         ]
 
-    def _share(self, session: ControlledSession, way: Way, sharing: int, *, works: bool) -> Share:
-        """works  the draft does so for this session"""
+    def _share(
+        self, session: ControlledSession, way: Way, least: Callable[[bool], float], *, works: bool
+    ) -> Share:
+        """least  `_least_chance` of the pass; works: the draft does so for this session"""
         if not session.queries:
             return Share(False, 1, 0)
         drafts, rows = works or session.is_remote, self._curve.choices[-1]
         in_turns = works and session.takes_turns and way is Way.TURNS
         beside = works and not (session.is_remote or in_turns)
         ngram_tokens = self._ngram_tokens if drafts else min(self._ngram_tokens, 1) * rows
-        least = PROBE_GAIN / TRIED_ROWS
-        if self._costs.knows_more_than(sharing, beside=beside):
-            one, four = (self._costs.ms(each * sharing, beside=beside) for each in (1, 4))
-            least = max(LEAST_CHANCE, (four / one - 1) / 3)  # what each of three more rows costs
-        share = Share(drafts, rows, ngram_tokens, session.is_remote, least)
+        share = Share(drafts, rows, ngram_tokens, session.is_remote, least(beside))
         if not in_turns:
             return share
         # It waits for as many passes of the draft as give most tokens per millisecond.
@@ -340,6 +274,17 @@ class Measured:
         best = max(choices, key=lambda n: chain_tokens(n, seen.accepted / seen.reached) / ms[n])
         longest_ms = min(ms[best], BOUND * self._costs.ms(1, beside=False))
         return share._replace(awaited=best - 1, patience_s=1e-3 * longest_ms)
+
+    def _least_chance(self, sharing: int, beside: bool) -> float:
+        """What one more row of a pass costs, in tokens, by a few more rows and by many."""
+        ms = partial(self._costs.ms, beside=beside)
+        costs = [
+            (ms(rows) / ms(sharing) - 1) * sharing / (rows - sharing)
+            for rows in (sharing + TRIED_ROWS, 4 * sharing)
+        ]
+        if not self._costs.knows_more_than(sharing + TRIED_ROWS - 1, beside=beside):
+            costs.append(PROBE_GAIN / TRIED_ROWS)
+        return max(LEAST_CHANCE, min(costs))
 
 
 def _kind_of(sessions: Sequence[ControlledSession]) -> tuple[int, int]:
