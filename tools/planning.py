@@ -295,7 +295,7 @@ def plan(
     try:
         pair, known = _given(costs, target_ms, draft_ms, beside)
         title = "Arithmetic, no measurement: tokens and ms of a step of the target"
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
         for heading in _HEADINGS:
             justify: Literal["left", "right"] = "right" if heading in _HEADINGS[3:] else "left"
             table.add_column(heading, justify=justify, no_wrap=True)

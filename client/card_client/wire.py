@@ -95,7 +95,9 @@ class GenerateRequest:
     )
     drafter: str | None = _tensor("BYTES", "Who makes candidates, of what the server has loaded.")
     forbidden_drafter: str | None = _tensor("BYTES", "Who makes no candidates.")
-    growth: str | None = _tensor("BYTES", "best_first, layered, sampled, fan_out, branch or graph.")
+    growth: str | None = _tensor(
+        "BYTES", "best_first, layered, sampled, fan_out, branch, graph or lattice."
+    )
     acceptance: str | None = _tensor(
         "BYTES", "exact, or loose, which changes the text, where the server allows it."
     )

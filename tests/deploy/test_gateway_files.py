@@ -66,12 +66,13 @@ def test_tokenizer_is_that_of_the_settings_target(
 
 
 @pytest.mark.parametrize("name", ["triton-cpu", "triton-gpu"])
-def test_compose_leads_it_to_the_server_of_either_profile(name: str) -> None:
+def test_compose_leads_it_to_the_server_of_either_profile(name: str, settings: Settings) -> None:
     service, server = services()["gateway"], services()[name]
     chosen = options(service["command"])
     host, port = chosen["triton"].split(":")
     assert host in server["networks"]["default"]["aliases"]
     assert int(port) in ports(server)
+    assert chosen["server_metrics"] == f"http://{host}:{settings.serving.metrics_port}/metrics"
     assert mounts(service)["/models"] == mounts(server)["/models"]
     assert seconds(service["stop_grace_period"]) > chosen["drain_s"]
     assert KEY_VARIABLE in service["environment"]

@@ -33,6 +33,8 @@ def main(
 
     Exit codes: 0 nothing was wrong; 1 something was, and the service's log is kept and named; 2
     this machine lacks something, said in one line.
+
+    `scripts/faults --hostile` attacks a service instead: `scripts/faults --hostile --help`.
     """
     if seed is None:
         seed = random.SystemRandom().randrange(1 << 32)

@@ -1,8 +1,8 @@
 """`scripts/run` after the set-up: one completion, or a server.
 
-The prompt is decoded twice, with CARD and plainly; the text streams to the terminal the first
-time, and both figures are put side by side. Every signal leads through the same exit, which stops
-the server, so nothing stays behind.
+The text streams to the terminal. Then the prompt is decoded as the server is set and plainly, and
+both figures are put side by side. Every signal leads through the same exit, which stops the server,
+so nothing stays behind.
 """
 
 from __future__ import annotations
@@ -214,9 +214,14 @@ async def _with_server(
                 print(curl_line(gateway.url), flush=True)
             await _unless(interrupted, _watch(children))
         else:
-            await _unless(
-                interrupted, compare(f"{server.host}:{serving.grpc_port}", *question, name)
-            )
+
+            async def settled() -> None:
+                with errors.status("waiting for the server's last decoders, then comparing"):
+                    while not await asyncio.to_thread(server.is_settled):
+                        await asyncio.sleep(LOOK_S)
+
+            grpc = f"{server.host}:{serving.grpc_port}"
+            await _unless(interrupted, compare(grpc, *question, name, settled))
     finally:
         stopping = True
         # Both let open answers finish, so both learn of the end at the same time.

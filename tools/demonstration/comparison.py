@@ -1,8 +1,8 @@
-"""One prompt decoded with CARD, streaming to the terminal, and plainly, and both figures."""
+"""A prompt decoded as the server is set, and plainly: the text as it streams, and both figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -19,43 +19,49 @@ _LEAST_S = 2.0
 _MOST_ROUNDS = 5
 
 
-async def compare(grpc: str, request: GenerateRequest, shown: str, name: str) -> None:
-    """Print the text of `request` as it arrives, then the figures of both ways to decode it. What
-    takes little time is decoded again, the two ways in turns.
+async def compare(
+    grpc: str,
+    request: GenerateRequest,
+    shown: str,
+    name: str,
+    settled: Callable[[], Awaitable[None]],
+) -> None:
+    """Print the text of `request` as it arrives. Then await `settled` and measure both ways to
+    decode it, in turns and more than once where it takes little time.
 
     `grpc` is the server's host:port, `shown` what a person typed, `name` what speculation is called
-    here. Raises `CardError`.
+    here. `settled` returns once the server has the processor to itself: until then it compiles
+    decoders, and figures would say nothing of it. Raises `CardError`.
     """
     console = Console()
     printer = TextPrinter(console)
-    card = replace(request, decoding="card")
     plain = replace(request, decoding="autoregressive")
     async with CardClient(grpc) as client:
-        # The first request after a start pays for what the second finds ready.
-        await client.generate(replace(plain, max_tokens=1))
         printer.prompt(shown)
         try:
-            of_card = [await _decode(client, card, printer.text)]
+            first = await _decode(client, request, printer.text)
         finally:
             printer.end()
-        of_plain = [await _decode(client, plain)]
-        while (
+        await settled()
+        of_card: list[Tally] = []
+        of_plain: list[Tally] = []
+        while not of_plain or (
             len(of_plain) < _MOST_ROUNDS
             and sum(run.seconds for run in of_card + of_plain) < _LEAST_S
         ):
-            of_card.append(await _decode(client, card))
+            of_card.append(await _decode(client, request))
             of_plain.append(await _decode(client, plain))
     if console.is_terminal:
         legend = Text.assemble(("from the cache", ACCEPTED), ", ", ("corrected", CORRECTED))
         console.print(legend)
-    elif not of_card[0].text.endswith("\n"):
+    elif not first.text.endswith("\n"):
         console.print()
     console.print(_table(name, _median(of_card), _median(of_plain)))
     if len(of_plain) > 1:
         console.print(f"Medians of {len(of_plain)} rounds.", highlight=False)
     if request.seed is not None:
         console.print(f"seed {request.seed}", highlight=False)
-    same = len({run.text for run in (*of_card, *of_plain)}) == 1
+    same = len({run.text for run in (first, *of_card, *of_plain)}) == 1
     console.print(f"The texts are {'identical' if same else 'NOT identical'}.", highlight=False)
 
 

@@ -10,7 +10,7 @@ from card.settings import LimitSettings, Settings, load_settings
 from importing.checks import Model
 
 _HEADER = """\
-# Written by scripts/import_pair. Every field and its range: python_backend/card/settings.
+# Written by scripts/import_pair. Every field and its range: docs/settings.md.
 # A slot takes KV cache for limits.context_tokens positions in each engine at most.
 """
 

@@ -78,9 +78,10 @@ def measure(
     )
     (folder / f"{concurrency:03}.log").write_text(said, encoding="utf-8")
     if not raw.exists() or not times.exists():
-        last = [line for line in said.splitlines() if line.strip()][-3:]
-        kind = NothingMeasuredError if _IN_VAIN in said else PerfAnalyzerError
-        raise kind(f"perf_analyzer measured nothing (allow more --seconds?): {' '.join(last)}")
+        last = " ".join([line for line in said.splitlines() if line.strip()][-3:])
+        if _IN_VAIN in said:
+            raise NothingMeasuredError(f"no request ended; allow more --seconds: {last}")
+        raise PerfAnalyzerError(f"perf_analyzer failed; does a server run at {url}? {last}")
     return _summary(concurrency, raw, times)
 
 

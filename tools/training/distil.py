@@ -40,7 +40,8 @@ def distil(
     draft: Annotated[Path, typer.Argument(help="Hugging Face directory of the draft.")],
     target: Annotated[Path, typer.Argument(help="Hugging Face directory of the target.")],
     texts: Annotated[
-        Path, typer.Argument(help="Texts that the target wrote: .npy, integers [texts, tokens].")
+        Path,
+        typer.Argument(help="Texts that the target wrote: .npy, integers, a row for each text."),
     ],
     output: Annotated[Path, typer.Option(help="Folder of the new draft.")] = Path("build/draft"),
     divergence: Annotated[

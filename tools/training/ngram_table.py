@@ -23,8 +23,8 @@ def main(
     corpus: Annotated[
         list[Path],
         typer.Argument(
-            help="Texts like those that the target will write: files in UTF-8, or arrays [texts, "
-            "tokens] of its ids (.npy)."
+            help="Texts like those that the target will write: files in UTF-8, or arrays of its "
+            "ids, a row for each text (.npy)."
         ),
     ],
     output: Annotated[

@@ -28,8 +28,8 @@ def texts(
     tokens: Annotated[int, typer.Option(min=8, help="Tokens of a text, with its prompt.")] = 1024,
     at_once: Annotated[int, typer.Option(min=1, help="Texts that share a pass.")] = 16,
 ) -> None:
-    """Let a target write texts: an array of integers [texts, tokens]. The first time that a prompt
-    comes, half of the texts are greedy; all others are sampled. No token ends a text."""
+    """Let a target write texts: an array of integers, a row for each text. The first time that a
+    prompt comes, half of the texts are greedy; all others are sampled. No token ends a text."""
     with told(), bar("texts") as show:
         try:
             settings = load_settings(target={"path": str(target)}, speculation={"drafter": "ngram"})

@@ -30,7 +30,7 @@ _RESERVED = re.compile(
 )
 """Names of tokens that no text holds: reserved ones, and padding of the vocabulary's size."""
 
-_REFUSED = "draft and target must share a vocabulary"
+_REFUSED = "draft and target must share a vocabulary (draft: null serves the target alone)"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,11 @@ class Settings(BaseSettings):
     """Everything that can be set."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+        env_parse_none_str="null",
+        extra="forbid",
+        frozen=True,
     )
 
     engine: EngineName = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any
 
@@ -11,6 +12,9 @@ from tritonclient.grpc import InferInput
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from card.settings import REPOSITORY_ROOT
+from card.speculation.acceptance import RULES
+from card.speculation.drafters.growth import GROWTHS
+from card.speculation.pacing import PACINGS
 from card_client import CardError, Delta, GenerateRequest
 from card_client.wire import INPUTS, OUTPUTS, encode
 
@@ -54,6 +58,13 @@ def test_the_tables_are_those_of_the_model() -> None:
         assert {t.name: t.dtype.replace("BYTES", "STRING") for t in table.values()} == dtypes
     many = {t.name for t in ENSEMBLE.input if list(t.dims) == [-1]}
     assert {t.name for t in INPUTS.values() if t.many} == many
+
+
+@pytest.mark.parametrize(
+    ("field", "registry"), [("decoding", PACINGS), ("growth", GROWTHS), ("acceptance", RULES)]
+)
+def test_help_of_an_input_names_each_way_to_speculate(field: str, registry: dict[str, Any]) -> None:
+    assert set(registry) <= set(re.findall(r"\w+", INPUTS[field].help))
 
 
 @pytest.mark.parametrize("place", [0, 1])

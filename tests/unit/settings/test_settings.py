@@ -140,3 +140,14 @@ def test_a_pair_without_a_draft_loads_the_target_alone(write: Write) -> None:
         assert settings.drafter == "ngram"
         assert settings.roles == ("target",)
     assert load_settings().roles == ("draft", "target")
+
+
+def test_null_in_a_variable_means_what_null_in_a_file_means(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("DRAFT", "SPECULATION__NGRAM_TABLE", "TARGET__THREADS_ALONE"):
+        monkeypatch.setenv(f"CARD_{name}", "null")
+    settings = load_settings()
+    assert settings.roles == ("target",)
+    assert settings.speculation.ngram_table is None
+    assert settings.target.threads_alone is None

@@ -45,6 +45,7 @@ def test_bad_value_in_file_is_refused_with_field_value_and_allowed(
         ("CARD_CACHE", '{"slot": 1}', "cache.slot: no such field; did you mean slots?"),
         ("CARD_CACHE", '{"slots": 1', "JSON"),
         ("CARD_CACHE", "5", "cache: "),
+        ("CARD_CACHE", "null", "cache: "),
         ("CARD_TARGET__THREADS_ALONE", "1" * 5000, "target.threads_alone: "),
         ("CARD_SERVING__TRITON_ARGUMENTS", "--foo", "JSON"),
         ("CARD_SERVING__TRITON_ARGUMENTS", "[1]", "serving.triton_arguments: "),

@@ -28,3 +28,4 @@ def test_measurement_when_no_request_ended_differs_from_a_failed_run(
     with pytest.raises(PerfAnalyzerError, match=said) as failed:
         measure("localhost:1", [{}], 1, 1.0, tmp_path)
     assert isinstance(failed.value, NothingMeasuredError) == in_vain
+    assert ("--seconds" in str(failed.value)) == in_vain

@@ -28,7 +28,8 @@ KindName = Enum("KindName", {name: name for name in KINDS}, type=str)  # type: i
 def heads(
     target: Annotated[Path, typer.Argument(help="Hugging Face directory, or GGUF file.")],
     texts: Annotated[
-        Path, typer.Argument(help="Texts that the target wrote: .npy, integers [texts, tokens].")
+        Path,
+        typer.Argument(help="Texts that the target wrote: .npy, integers, a row for each text."),
     ],
     kind: Annotated[KindName, typer.Option(help="What the head is.")] = KindName["eagle3"],
     draft: Annotated[

@@ -20,7 +20,8 @@ from training.terminal import bar, console, told
 def parallel(
     draft: Annotated[Path, typer.Argument(help="Hugging Face directory of the draft.")],
     texts: Annotated[
-        Path, typer.Argument(help="Texts that the target wrote: .npy, integers [texts, tokens].")
+        Path,
+        typer.Argument(help="Texts that the target wrote: .npy, integers, a row for each text."),
     ],
     output: Annotated[
         Path, typer.Option(help="Folder of the tuned draft (`draft`), the state and the curve.")
