@@ -184,9 +184,12 @@ class TargetLoop:
 
     def _draft_computes(self, streaming: Sequence[TargetSession]) -> bool:
         """Whether the draft works for any session during a pass of these. While a prompt is read it
-        does not yet."""
+        does not yet, and for a text that has ended but that `card` has not closed, no longer."""
         return any(
-            session.drafts and not session.stops_draft and session.history.generated
+            session.drafts
+            and not session.stops_draft
+            and session.history.generated
+            and session.slot.finish(session.session_id) is Finish.RUNNING
             for session in self._sessions
             if not (session.is_remote or (session.is_in_turns and session in streaming))
         )

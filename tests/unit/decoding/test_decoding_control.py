@@ -9,6 +9,7 @@ import pytest
 from fake_engine import FakeEngine, FakeModel, fake
 from one_process import OneProcess, Stream, autoregressive, request_of, settings_of
 
+from card.cache import Finish
 from card.speculation.control import CONTROLLERS, ControlledSession, Share, StepPlan
 from card.speculation.control.fixed import Fixed
 
@@ -102,6 +103,18 @@ def test_a_session_that_waits_for_its_draft_keeps_the_target_to_its_threads(
         both.target.step()
         assert not fake(both.target_engine).alone
     assert len(waiting[0].output) < len(waiting[1].output)
+
+
+def test_the_target_takes_every_core_when_a_drafted_text_has_ended_and_is_not_closed_yet(
+    both: OneProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Scripted, "drafts", lambda: True)
+    (ending,) = opened(both, ["auto"], 2)
+    both.open(request_of([9], 20, "autoregressive"), 1)
+    while ending.finish is Finish.RUNNING:
+        both.target.step()
+    both.target.step()
+    assert fake(both.target_engine).alone
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ def played(
 ) -> None:
     def started(role: str) -> Engine:
         if role == "target":
-            return FakeEngine(TARGET, tree=False)
+            target = FakeEngine(TARGET, tree=False)
+            target.row_costs_ms = {1: 1.0, 4: 1.1, 16: 1.4}  # `control: measured` needs costs
+            return target
         draft = FakeEngine(replace(TARGET, agreement=agreement), tree=True)
         draft.runs_ahead = runs_ahead
         return draft

@@ -153,6 +153,9 @@ def test_where_the_target_is_unsure_and_agrees_again_a_mismatch_is_kept() -> Non
         pytest.param([UNSURE] * 5, [1, 7, 3, 4], 2, {"end_ids": (2,)}, id="the target ends it"),
         pytest.param([UNSURE] * 5, [1, 7, 3, 4], 2, {"end_ids": (4,)}, id="an end in the window"),
         pytest.param([UNSURE] * 5, [1, 7, 3, 4], 2, {"bad_words": ((7,),)}, id="forbidden"),
+        pytest.param(
+            [UNSURE] * 5, [1, 7, 3, 4], 2, {"logit_bias": ((7, -100.0),)}, id="a bias against it"
+        ),
     ],
 )
 def test_a_mismatch_that_fails_is_corrected_and_nothing_behind_it_is_kept(

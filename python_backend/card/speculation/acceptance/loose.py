@@ -6,7 +6,7 @@ must reach θ. Then the next W candidates must all be the target's own choices. 
 mismatch is corrected, and verification ends there.
 
 The rule applies to greedy texts without a guide. Other texts are verified exactly; so are tokens
-that end a text or that the request forbids.
+that end a text, that the request forbids, or whose logits it lowers by a bias.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Loose(Exact):
             return None
         child = candidates.parents.index(node)  # the likeliest stands first
         token = candidates.tokens[child]
-        forbidden = (*parameters.end_ids, *banned_ids(history, parameters))
+        lowered = (biased for biased, bias in parameters.logit_bias if bias < 0)
+        forbidden = (*parameters.end_ids, *banned_ids(history, parameters), *lowered)
         if token in forbidden:
             return None
         if normalised_entropy(logits.row(1 + node)) < self._least_entropy:
