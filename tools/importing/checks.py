@@ -114,7 +114,7 @@ class Model:
     @property
     def engine(self) -> str:
         """Which of the product's engines can run it."""
-        return "auto" if self.obstacle is None else "tensorrt_llm"
+        return "auto" if self.obstacle is None else "vllm"
 
     @cached_property
     def bos(self) -> str | None:
@@ -215,7 +215,7 @@ def _family(role: str, model: Model) -> Finding:
     return Finding(
         f"{role}'s family",
         Verdict.LESS,
-        f"{model.obstacle}. TensorRT-LLM on NVIDIA GPUs may know it: see its support matrix",
+        f"{model.obstacle}. vLLM may know it: see its list of models (scripts/setup --vllm)",
     )
 
 

@@ -24,18 +24,15 @@ def settings_text(draft: Model | Path, target: Model, context: int | None) -> st
     models = (target,) if isinstance(draft, Path) else (draft, target)
     have = min(model.context for model in models if model.context is not None)
     content = {
-        "target": _section(target, device=0),
-        "draft": {"path": str(draft)} if isinstance(draft, Path) else _section(draft, device=1),
+        "target": _section(target),
+        "draft": {"path": str(draft)} if isinstance(draft, Path) else _section(draft),
         "limits": {"context_tokens": min(context or LimitSettings().context_tokens, have)},
     }
     return _HEADER + yaml.safe_dump(content, sort_keys=False)
 
 
-def _section(model: Model, device: int) -> dict[str, object]:
-    section: dict[str, object] = {"path": str(model.path), "engine": model.engine}
-    if model.engine == "tensorrt_llm":
-        section["tensorrt_llm"] = {"devices": [device]}
-    return section
+def _section(model: Model) -> dict[str, str]:
+    return {"path": str(model.path), "engine": model.engine}
 
 
 def write_settings(file: Path, text: str) -> Settings:
