@@ -21,6 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
+from urllib.error import URLError
 from urllib.parse import urlsplit
 
 import psutil
@@ -84,6 +85,8 @@ def hostile(
             console.print(f"the service's log: {log}")
             with own_place(load_settings(settings), settings, log) as place:
                 broken = _attack(place, kinds, window_s, seed)
+    except URLError as error:
+        _refuse(f"no service answers on --url, --health-port and --metrics-port: {error.reason}")
     except (SettingsError, ProcessEndedError, HonestError, OSError) as error:
         _refuse(str(error))
     for line in broken:

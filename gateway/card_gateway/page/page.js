@@ -607,7 +607,7 @@ async function showWays() {
     if (figure) (ways[way] ??= {})[figure] = Number(value);
   }
   const used = Object.entries(ways).filter(([, { share }]) => share > 0).sort((a, b) => b[1].share - a[1].share);
-  const told = used.map(([way, { share, tokens_per_second: rate }]) => `${way} ${Math.round(100 * share)} % of the time, ${rate} tokens/s`);
+  const told = used.map(([way, { share, tokens_per_second: rate }]) => `${way} ${Math.round(100 * share)} % of the time, ${rate.toFixed(1)} tokens/s`);
   at("ways").textContent = told.length ? `Ways of the server's latest texts with decoding auto: ${told.join("; ")}.` : "";
 }
 
