@@ -76,6 +76,17 @@ def test_what_more_rows_cost_is_known_behind_a_few_passes_however_many_texts_sha
         assert costs.knows_more_than(sharing, beside=False), sharing
 
 
+@pytest.mark.parametrize(("most_rows", "tried"), [(None, 2), (32, 0)])
+def test_dear_rows_are_not_tried_when_prompts_are_read_beside(
+    most_rows: int | None, tried: int
+) -> None:
+    """The time of such a pass is not compared, so each would be a probe."""
+    controller = CONTROLLERS["measured"](ControlConfig(costs_ms={1: 10.0, 2: 60.0, 4: 120.0}))
+    sessions, found = [_Session(0)], [Candidates.chain([1, 1], [0.9, 0.8])]
+    plan = controller.plan(sessions, draft_lives=True, most_rows=most_rows)
+    assert controller.trim(plan, sessions, found, [2], beside=False) == [tried]
+
+
 def test_a_lying_device_costs_other_sessions_no_rows() -> None:
     """Its candidates are judged by its own text alone."""
     costs: Mapping[int, float] = {1: 10.0, 2: 10.5, 4: 11.0, 8: 40.0}

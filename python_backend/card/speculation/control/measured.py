@@ -207,12 +207,12 @@ class Measured:
         chances, ms = [-chance for chance, _, _ in worth], self._costs.ms
         best = self._curve.best_rows(chances, len(found), lambda rows: ms(rows, beside=beside))
         promises = sum(chances[best : best + TRIED_ROWS]) >= PROBE_GAIN
-        if self._kinds[plan.kind].tries:
+        if plan.most_rows is not None:  # prompts are read beside: its time says nothing of rows
+            best = min(best, max(0, plan.most_rows - len(found)))
+        elif self._kinds[plan.kind].tries:
             best = max(best, TRIED_ROWS)
         elif promises and not self._costs.knows_more_than(len(found) + best, beside=beside):
             best += TRIED_ROWS
-        if plan.most_rows is not None:
-            best = min(best, max(0, plan.most_rows - len(found)))
         for _, _, index in worth[:best]:
             counts[index] += 1
         return counts
