@@ -141,7 +141,7 @@ class TritonClient:
     def fail(self, refusal: Refusal) -> None:
         """Send the error, and the end with it: when an end comes alone, Triton's gRPC front end now
         and then frees the stream while another thread uses it, and the server dies (seen once in
-        600 to 2,000 errors on busy cores). BLS drops an error in the middle of a stream and would
+        400 to 2,000 errors on busy cores). BLS drops an error in the middle of a stream and would
         wait forever for an end that came with it, so there the end is a message of its own."""
         try:
             self._reply(refused(refusal), last=not self.through_bls)
