@@ -61,14 +61,7 @@ def deadline_ns(
     `generate` a parameter; both are microseconds. Raises `Refusal` for an invalid timeout, and for
     unknown parameters other than those `without_effect`.
     """
-    try:
-        parameters: Mapping[str, object] = json.loads(request.parameters() or "{}")
-    except UnicodeDecodeError as error:  # Triton's HTTP front end accepts any bytes as a string
-        raise Refusal(
-            "INVALID_ARGUMENT",
-            "a parameter, or the request's id, holds bytes that are no UTF-8; send text",
-            field="parameters",
-        ) from error
+    parameters = _parameters(request)
     check_parameters((name for name in parameters if name not in without_effect), inputs)
     _natural(parameters, "priority", _PRIORITY)
     wanted = _natural(parameters, "timeout", _TIMEOUT)
@@ -76,6 +69,19 @@ def deadline_ns(
     if timeout_us > _LONGEST_TIMEOUT_US:  # gRPC's front end makes a negative one huge
         raise invalid("timeout", wanted or timeout_us - (1 << 64), _TIMEOUT)
     return time.monotonic_ns() + timeout_us * 1000 if timeout_us else None
+
+
+def _parameters(request: Any) -> Mapping[str, object]:
+    """The request's parameters. Raises `Refusal`."""
+    try:
+        parameters: dict[str, object] = json.loads(request.parameters() or "{}")
+    except UnicodeDecodeError as error:  # Triton's HTTP front end accepts any bytes as a string
+        raise Refusal(
+            "INVALID_ARGUMENT",
+            "a parameter, or the request's id, holds bytes that are no UTF-8; send text",
+            field="parameters",
+        ) from error
+    return parameters
 
 
 def _natural(parameters: Mapping[str, object], name: str, allowed: str) -> int:
@@ -118,10 +124,10 @@ TOKEN = "triton_card_token"
 
 
 def came_through_bls(request: Any, token: str) -> bool:
-    """Whether a model of this server sent the request: it knows the pool's `token`. The request's
-    parameters are valid JSON (`deadline_ns`)."""
-    given = json.loads(request.parameters() or "{}").get(TOKEN)
-    return isinstance(given, str) and compare_digest(given.encode(), token.encode())
+    """Whether a model of this server sent the request: it knows the pool's `token`. Raises
+    `Refusal`."""
+    given = _parameters(request).get(TOKEN)
+    return isinstance(given, str) and compare_digest(given.encode(errors="replace"), token.encode())
 
 
 class TritonClient:

@@ -37,6 +37,7 @@ def triton_request(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     [
         ({}, [FINAL]),
         ({"triton_card_token": "guessed"}, [FINAL]),
+        ({"triton_card_token": "\ud800"}, [FINAL]),
         ({"triton_card_token": 5}, [FINAL]),
         ({"triton_card_token": TOKEN}, [0, FINAL]),
     ],
